@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,9 +33,10 @@ from .options import (
 if TYPE_CHECKING:
     from ..bundles.contents import Code
     from ..db import PlanRecord, Snapshot
-    from ..planner.graph.graph import Graph
+    from ..planner.graph.graph import Graph, Numerics
     from ..planner.plan import Plan
     from ..tuner.session.place import Place
+    from .modelfile import NamedModel
 
 EVIDENCE = ("measured", "any")
 
@@ -71,7 +72,7 @@ def bundle(
     if evidence not in EVIDENCE:
         raise UsageError(f"--evidence {evidence}: give one of {', '.join(EVIDENCE)}")
     from ..bundles.contents import Contents, plan_kernels, write
-    from ..bundles.making import code_of, from_others, opened_of
+    from ..bundles.making import code_of, from_others
     from ..bundles.signing import private_key, shown
     from ..planner.runtime.machine_code.compile import Target
 
@@ -86,11 +87,8 @@ def bundle(
         records = opened.snapshot([record.key for record, _ in found], kernels)
     plans = [plan for _, plan in found]
     code = code_of(zip(graphs, plans, strict=True), Target(capability=place.profile.capability))
-    kept: dict[str, str] = {}
-    if not (training or dynamic) and target is None and _runs_here(place):
-        by_key = {plan.graph_key: plan for plan in plans}
-        with contextlib.redirect_stdout(sys.stderr):
-            kept = opened_of(named.model, named.call.run, by_key, precise)
+    runs_as_captured = not (training or dynamic) and target is None and _runs_here(place)
+    kept = _opened(named, plans, precise) if runs_as_captured else {}
     size = write(output, Contents(records, code, {"model": name}, opened=kept), private)
     written = _Written(
         *(output, size, shown(private.public), from_others(plans), place.profile.name, code),
@@ -140,6 +138,15 @@ class _Written:
         if self.others:
             yield f"{self.others} groups are torch.compile's, which compiles them at the start"
         yield f"signed by {self.signer}"
+
+
+def _opened(named: NamedModel, plans: Sequence[Plan], numerics: Numerics) -> dict[str, str]:
+    """The model's graphs as AOTAutograd gives them. What the model prints goes to stderr."""
+    from ..bundles.making import opened_of
+
+    by_key = {plan.graph_key: plan for plan in plans}
+    with contextlib.redirect_stdout(sys.stderr):
+        return opened_of(named.model, named.call.run, by_key, numerics)
 
 
 def _runs_here(place: Place) -> bool:
