@@ -233,11 +233,11 @@ change("a tile that is raced for", "replace(each, twice=True) if is_ahead else e
 of("planner/nests/live_parts.py", "planner/numerics/test_empty_parts.py")
 change("where a part begins", "limit.rest.base, term.scale)", "limit.rest.base + 1, term.scale)")
 change("what no element gives", 'MAX: -float("inf")', "MAX: 0.0")
-of("planner/tiles/passes/extract_bits.py", "planner/tiles/test_tile.py")
+of("planner/tiles/passes/extract_bits.py", "planner/tiles/test_loads.py")
 change("a number that wraps around", "whole.mask - whole.offset <= high", "True")
 change("bits that lie apart", " or whole.mask & (whole.mask + 1)", "")
 change("what others read of the bits", " or value.id in kept", "")
-of("planner/tiles/passes/repeat_ends.py", "planner/tiles/test_tile.py")
+of("planner/tiles/passes/repeat_ends.py", "planner/tiles/test_row_ends.py")
 change(
     "ends of what a kernel writes into",
     "if rows is None or any(access.at for access in nest.stores.values()):",
@@ -251,7 +251,7 @@ change(
     "return self.vector if each.ends else vector(each.access)",
     "return vector(each.access)",
 )
-of("planner/tiles/passes/join_short_rows.py", "planner/tiles/test_tile.py")
+of("planner/tiles/passes/join_short_rows.py", "planner/tiles/test_loads.py")
 change("rows that follow each other", "is_short and far.scale == row", "is_short")
 change(
     "a choice along the row",
@@ -384,7 +384,7 @@ change(
     "pass",
     "planner/runtime/dispatch/test_failures.py",
 )
-of("planner/runtime/dispatch/front_end.py", "planner/runtime/dispatch/test_loaded.py")
+of("planner/runtime/dispatch/front_end.py", "planner/runtime/dispatch/test_front_end.py")
 change("guards are asked", "is not None and frame.check(given):", "is not None:")
 change(
     "guards of what is gone",
@@ -405,7 +405,7 @@ of(
     "planner/runtime/machine_code/test_left_operands.py",
 )
 change("left operands where right ones lay", "in right_of_computed", "in ()")
-of("planner/runtime/dispatch/arguments.py", "planner/runtime/dispatch/test_loaded.py")
+of("planner/runtime/dispatch/arguments.py", "planner/runtime/dispatch/test_front_end.py")
 change("defaults of a loaded function", "found = self._defaults() | found", "found")
 change(
     "more arguments by name",

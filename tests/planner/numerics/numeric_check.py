@@ -14,7 +14,7 @@ from fusionplan.planner.lower import lower
 from fusionplan.planner.nests.group_nests import schedule_group
 from fusionplan.planner.nests.linear_forms import Role
 from fusionplan.planner.runtime.machine_code.compile import interpreted
-from numeric_cases import Family
+from numeric_family import Family
 from oracle import DEVICE, run_program, whole_group
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.graph.ops import row
-from numeric_cases import Family, families
+from numeric_cases import families
 from numeric_check import differences
+from numeric_family import Family
 from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.interpreter
