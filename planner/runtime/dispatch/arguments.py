@@ -55,11 +55,3 @@ class Arguments:
         given = self._function.__defaults__ or ()
         last = self._places[len(self._places) - len(given) :]
         return dict(zip(last, given, strict=True)) | (self._function.__kwdefaults__ or {})
-
-    def like(self, function: Any) -> Any:
-        """Another function of the same arguments, with the defaults of this one."""
-        if function.__defaults__ is not self._function.__defaults__:
-            function.__defaults__ = self._function.__defaults__
-        if function.__kwdefaults__ is not self._function.__kwdefaults__:
-            function.__kwdefaults__ = self._function.__kwdefaults__
-        return function

@@ -43,10 +43,11 @@ from ...versions import versions
 from ..cuda_graphs.step import WATCH
 from ..phases import phase, told
 from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
-from .frames import COUNTS, leave_frame_alone
+from .frames import COUNTS, drop_guards_of_hooks, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .opened_before import OpenedBefore
 from .pass_through import PassThrough, passes_through, without_wrapper
+from .plain_calls import UNCOUNTED
 from .plan_runners import (
     Live,
     PlanRunners,
@@ -80,6 +81,7 @@ class Dispatcher(PlanRunners):
         seen: list[Captured] = []
 
         def inferred(g: fx.GraphModule, x: Sequence[Any]) -> Boxed:
+            drop_guards_of_hooks()
             made = self._compile(g, given(x, "inference"), seen)
             if not passes_through(g):
                 return made
@@ -94,6 +96,7 @@ class Dispatcher(PlanRunners):
             with phase("trace"), waiting:
                 ready = None if before is None else self._ready(before, given)
                 if ready is not None:
+                    drop_guards_of_hooks()
                     return without_wrapper(_boxed(ready))
                 own = self.numerics
                 try:
@@ -324,4 +327,5 @@ def _boxed(run: Boxed) -> Boxed:
         return run(args) if WATCH.runs is None else WATCH.ran(run, args)
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
+    setattr(boxed, UNCOUNTED, run)
     return boxed

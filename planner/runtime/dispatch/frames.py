@@ -14,7 +14,6 @@ the same kind go there directly from then on.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import types
 from collections.abc import Callable, Mapping
@@ -24,10 +23,12 @@ from typing import Any
 import torch
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.eval_frame import skip_code
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import TracingContext
 
 from .calls import MOST, kind_of_call
+from .signatures import signature
 
 _left: dict[CodeType, str] = {}
 """Code whose frame is being compiled and is to be left alone; the global name of what runs it."""
@@ -191,6 +192,18 @@ def _keep_guards_of_inputs() -> None:
         guards.inner = {guard for guard in guards.inner if _is_of_an_input(guard)}
 
 
+def drop_guards_of_hooks() -> None:
+    """To be called by a back end while Dynamo compiles a frame whose graph saves nothing for a
+    backward pass: hooks of what is saved do not matter to it. To ask is a third of all guards."""
+    context = TracingContext.try_get()
+    if context is not None and _HOOKS_OF_SAVED is not None:
+        guards: Any = context.guards_context.dynamo_guards
+        guards.inner = {g for g in guards.inner if g.create_fn is not _HOOKS_OF_SAVED}
+
+
+_HOOKS_OF_SAVED = getattr(GuardBuilder, "AUTOGRAD_SAVED_TENSORS_HOOKS", None)
+
+
 def _is_of_an_input(guard: Any) -> bool:
     name: str = guard.name
     return not name or (name.startswith("L[") and "MODULE" not in str(guard.source))
@@ -198,32 +211,15 @@ def _is_of_an_input(guard: Any) -> bool:
 
 def _stub(code: CodeType, runner: str) -> CodeType:
     """Code of the same signature and variables that passes everything on to the runner."""
-    positional = list(code.co_varnames[: code.co_argcount])
-    end = code.co_argcount + code.co_kwonlyargcount
-    named = list(code.co_varnames[code.co_argcount : end])
-    rest = list(code.co_varnames[end:])
-    star = f"*{rest.pop(0)}" if code.co_flags & inspect.CO_VARARGS else ""
-    stars = f"**{rest.pop(0)}" if code.co_flags & inspect.CO_VARKEYWORDS else ""
-    only = code.co_posonlyargcount
-    signature = [
-        *positional[:only],
-        *(["/"] if only else []),
-        *positional[only:],
-        *([star or "*"] if star or named else []),
-        *named,
-        *([stars] if stars else []),
-    ]
-    free, cells = list(code.co_freevars), list(code.co_cellvars)
-    arguments = {*positional, *named, star[1:], stars[2:]}
-    passed = [*positional, *([star] if star else []), *(f"{n}={n}" for n in named)]
-    passed += [stars] if stars else []
-    if free:
-        passed.insert(0, f"(lambda: ({', '.join(free)},)).__closure__")
+    of = signature(code)
+    free, cells = code.co_freevars, code.co_cellvars
+    inner = f"(lambda: ({', '.join(free)},)).__closure__"
+    passed = ", ".join(text for text in (inner if free else "", of.passed) if text)
     lines = ["def outer():", *(f" {name} = None" for name in free)]
-    lines += [f" def stub({', '.join(signature)}):"]
-    lines += [f"  if 0: {name} = None" for name in cells if name not in arguments]
+    lines += [f" def stub({of.taken}):"]
+    lines += [f"  if 0: {name} = None" for name in cells if name not in of.names]
     lines += [f"  lambda: ({', '.join(cells)},)"] if cells else []
-    lines += [f"  return {runner}({', '.join(passed)})", " return stub"]
+    lines += [f"  return {runner}({passed})", " return stub"]
     space: dict[str, Any] = {}
     exec(compile("\n".join(lines), code.co_filename, "exec"), space)
     made: CodeType = space["outer"]().__code__

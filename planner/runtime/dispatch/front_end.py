@@ -12,12 +12,13 @@ Dynamo made is called, without the interpreter's way through every frame.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch import compiler
 from torch._C import _get_tracing_state
 from torch._C._dynamo.eval_frame import (
     _debug_get_cache_entry_list,
@@ -26,14 +27,17 @@ from torch._C._dynamo.eval_frame import (
 )
 from torch._dynamo import eval_frame
 from torch.fx import _symbolic_trace
-from torch.nn.modules import module as modules
+from torch.nn.modules import module
 
 from .arguments import Arguments, is_simple
-from .frames import COUNTS, DivertedFrame, LeftAlone, diverted_by, is_left_alone
+from .direct_call import NOT_DIRECT, CompiledFrame, can_be_direct, direct_call
+from .frames import COUNTS, LeftAlone, diverted_by, is_left_alone
 from .plain_calls import plainly
 
 _MOST = 4
 """Compiled frames that are kept, such as those of a few batch sizes."""
+CALL = torch.nn.Module.__call__
+"""What a call of a module is, but for classes that have one of their own."""
 _TRIES = 8
 """Calls in a row without such a frame, after which none is looked for any more."""
 
@@ -67,12 +71,16 @@ def entered(compiled: Callable[..., Any]) -> Callable[..., Any] | None:
     model = getattr(inner, "__self__", None)
     function = inner
     if isinstance(model, torch.nn.Module):
+        if type(model).__call__ is not CALL:
+            return run
         function = inspect.getattr_static(type(model), "forward", None)
     elif model is not None:
         return run
     if not isinstance(function, FunctionType) or not is_simple(function):
         return run
-    return _Frames(model, function, run)
+    if not can_be_direct(function):
+        return run
+    return Frames(model, function, run)
 
 
 def _parts(compiled: Any) -> tuple[Any, Callable[..., Any] | None]:
@@ -88,16 +96,25 @@ def _parts(compiled: Any) -> tuple[Any, Callable[..., Any] | None]:
     return None, None
 
 
+GLOBAL_HOOKS = (
+    module._global_forward_hooks,
+    module._global_forward_pre_hooks,
+    module._global_backward_hooks,
+    module._global_backward_pre_hooks,
+)
+"""Hooks of all modules, by number; torch keeps these very dictionaries."""
+
+
 def is_plain() -> bool:
     """Whether nothing but a call of the model is under way: nobody traces, exports or has asked
     torch.compile to behave otherwise, and no hook is told of all modules' calls."""
     return (
         get_eval_frame_callback() is None
-        and (eval_frame._stance is _USUAL or _is_usual(eval_frame._stance))
+        and (eval_frame._stance is USUAL or _is_usual(eval_frame._stance))
         and _get_tracing_state() is None
         and not _symbolic_trace._is_fx_tracing_flag
-        and not torch.compiler._is_exporting_flag
-        and not modules._has_any_global_hook()  # type: ignore[no-untyped-call]
+        and not compiler._is_exporting_flag
+        and not any(GLOBAL_HOOKS)
     )
 
 
@@ -107,22 +124,11 @@ def _is_usual(stance: Any) -> bool:
     )
 
 
-_USUAL = eval_frame._stance if _is_usual(eval_frame._stance) else None
+USUAL = eval_frame._stance if _is_usual(eval_frame._stance) else None
 """What torch.compile was told to do when this was imported; it is there again after each change."""
 
 
-class _Frame(NamedTuple):
-    """A compiled frame. guards: Dynamo's; they belong to no entry of its cache any more once what
-    they ask of is gone, or all is reset. check: asks them of a frame's variables. diverted: of one
-    whose sizes vary; the user's own code may run at some of them."""
-
-    guards: Any
-    check: Callable[[Mapping[str, Any]], bool]
-    run: FunctionType
-    diverted: DivertedFrame | None
-
-
-class _Frames:
+class Frames:
     """The frames of a function, or of a module's `forward`, that Dynamo has compiled to one graph.
     enter: by way of the interpreter, for all other calls."""
 
@@ -135,47 +141,34 @@ class _Frames:
         self._model, self._function, self._enter = model, function, enter
         self._own = () if model is None else (model,)
         self._arguments = Arguments(function)
-        self._found: list[_Frame] = []
+        self._found: list[CompiledFrame] = []
         self._tries = _TRIES
+        self._direct: Callable[..., Any] | None = None
+        self.direct: list[Callable[..., Any]] = []
+        """At most one, which runs a call by the frames that are known (of a module with it as the
+        first argument) or gives NOT_DIRECT; none where one may leave sizes to the user's code. It
+        is always this list."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._does_more():
-            return self._enter(*args, **kwargs)
         own = self._own + args
-        given = self._arguments.bound(own, kwargs)
-        for frame in self._found:
-            if frame.guards.cache_entry is not None and frame.check(given):
-                run = self._arguments.like(frame.run)
-                if frame.diverted is None:
-                    return run(*own, **kwargs)
-                try:
-                    return run(*own, **kwargs)
-                except LeftAlone as left:
-                    if left.frame is not frame.diverted:
-                        raise
+        if self._direct is not None:
+            try:
+                result = self._direct(*own, **kwargs)
+            except LeftAlone as left:
+                if all(frame.diverted is not left.frame for frame in self._found):
+                    raise
                 COUNTS.left += 1
                 return self._function(*own, **kwargs)
+            if result is not NOT_DIRECT:
+                return result
         result = self._enter(*args, **kwargs)
         if self._tries:
-            self._learn(given)
+            self._learn(self._arguments.bound(own, kwargs))
         return result
-
-    def _does_more(self) -> Any:
-        """Whether a call of the model is more than one of its class's `forward`."""
-        if self._model is None:
-            return False
-        own = self._model.__dict__
-        return (
-            own["_forward_hooks"]
-            or own["_forward_pre_hooks"]
-            or own["_backward_hooks"]
-            or own["_backward_pre_hooks"]
-            or "forward" in own
-        )
 
     def _learn(self, given: Mapping[str, Any]) -> None:
         """Looks for what Dynamo has just run."""
-        self._found = [frame for frame in self._found if frame.guards.cache_entry is not None]
+        found = [frame for frame in self._found if frame.guards.cache_entry is not None]
         for entry in _debug_get_cache_entry_list(self._function.__code__):
             guards, code = entry.guard_manager, entry.code
             if not guards.check(given):
@@ -190,12 +183,22 @@ class _Frames:
                 made = code if diverted is None else diverted.made
                 if not _is_one_graph(made, self._function.__code__):
                     break
-                run = plainly(made, scope) or FunctionType(made, scope, made.co_name)
-                frame = _Frame(guards, guards.check, run, diverted)
-                self._found = [frame, *self._found][:_MOST]
+                run, profiled = (
+                    plainly(made, scope, is_counted=diverted is not None, tells=tells)
+                    or FunctionType(made, scope, made.co_name)
+                    for tells in (False, True)
+                )
+                frame = CompiledFrame(guards, guards.check, run, profiled, diverted)
+                self._know([frame, *found])
             self._tries = _TRIES
             return
         self._tries -= 1
+
+    def _know(self, found: Sequence[CompiledFrame]) -> None:
+        self._found = [*found[:_MOST]]
+        self._direct = direct_call(self._function, self._found, self._model is not None)
+        diverts = any(frame.diverted is not None for frame in self._found)
+        self.direct[:] = [] if diverts else [self._direct]
 
 
 def _is_one_graph(code: CodeType, of: CodeType) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from ...lowerings.base import Boxed
+from .plain_calls import UNCOUNTED
 
 _TRIES = 3
 """Calls that are looked at; two threads may disturb each other's."""
@@ -59,6 +60,7 @@ class PassThrough:
                 results = wrapper(*args)
                 does_nothing = self._did_nothing(args, results)
                 if does_nothing:
+                    setattr(call, UNCOUNTED, getattr(alone, UNCOUNTED, alone))
                     self._told()
             finally:
                 self._seen = None  # It would hold the tensors of this call.
@@ -79,7 +81,13 @@ class PassThrough:
 def without_wrapper(graph: Boxed) -> Callable[..., Any]:
     """Calls a graph of inference around which the wrapper would do nothing but that it switches
     gradients off."""
+    call, uncounted = _without_gradients(graph), getattr(graph, UNCOUNTED, None)
+    if uncounted is not None:
+        setattr(call, UNCOUNTED, _without_gradients(uncounted))
+    return call
 
+
+def _without_gradients(graph: Boxed) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         if not torch.is_grad_enabled():
             return graph(list(args))

@@ -2,22 +2,25 @@
 
 The code calls the graph, and functions of torch that ask a tensor for its size or tell a profiler
 where a call is. Each of them switches Dynamo off and on again, which takes about a microsecond.
-Where the code is called with Dynamo off, the same functions are called as they are.
+Where the code is called with Dynamo off, the same functions are called as they are, and where no
+profiler runs nobody is told.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch._dynamo import utils
-from torch.autograd import profiler
 
 _GRAPH = "__compiled_fn"
 _READS = "LOAD_GLOBAL"
+
+UNCOUNTED = "_fusionplan_uncounted"
+"""The attribute of what calls a graph by which it is the same without the count of its runs."""
 _OTHER_WAYS = frozenset({"LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
@@ -39,23 +42,25 @@ class _Utils:
     def call_storage_offset(x: torch.Tensor) -> int | torch.SymInt:
         return x.storage_offset()
 
-    @staticmethod
-    def record_pregraph_bytecode_enter() -> Any:
-        return utils.record_pregraph_bytecode_enter() if profiler._is_profiler_enabled else None
-
-    @staticmethod
-    def record_pregraph_bytecode_exit(entered: Any) -> None:
-        if entered is not None:
-            utils.record_pregraph_bytecode_exit(entered)
+    def __init__(self, tells: bool) -> None:
+        # A call that does nothing, without arguments and with what it gave.
+        self.record_pregraph_bytecode_enter: Callable[[], Any] = tuple
+        self.record_pregraph_bytecode_exit: Callable[[Any], Any] = tuple
+        if tells:
+            self.record_pregraph_bytecode_enter = utils.record_pregraph_bytecode_enter
+            self.record_pregraph_bytecode_exit = utils.record_pregraph_bytecode_exit
 
 
 _UTILS = f"__import_{utils.__name__.replace('.', '_dot_')}"
 """The global by which the code knows that module."""
 
 
-def plainly(code: CodeType, scope: Mapping[str, Any]) -> FunctionType | None:
+def plainly(
+    code: CodeType, scope: Mapping[str, Any], is_counted: bool = True, tells: bool = True
+) -> FunctionType | None:
     """The code as a function that is called with Dynamo off; None where it reads globals of the
-    user's, which may change. scope: the globals that it was made for. The function holds its
+    user's, which may change. scope: the globals that it was made for. is_counted: somebody wants to
+    know of each run of its graph. tells: a profiler is told of the call. The function holds its
     graph, and nothing of the user's."""
     own: dict[str, Any] = {"__builtins__": scope.get("__builtins__", __builtins__)}
     for each in dis.get_instructions(code):
@@ -65,9 +70,10 @@ def plainly(code: CodeType, scope: Mapping[str, Any]) -> FunctionType | None:
             continue
         name = each.argval
         if name == _UTILS:
-            own[name] = _Utils()
+            own[name] = _Utils(tells)
         elif name.startswith(_GRAPH) and name in scope:
-            own[name] = _without_disable(scope[name])
+            graph = _without_disable(scope[name])
+            own[name] = graph if is_counted else getattr(graph, UNCOUNTED, graph)
         else:
             return None
     return FunctionType(code, own, code.co_name)

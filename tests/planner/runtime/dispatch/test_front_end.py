@@ -23,12 +23,12 @@ def by_frames(monkeypatch):
     """Grows with each call that goes by way of the interpreter to Dynamo."""
     from fusionplan.planner.runtime.dispatch import front_end
 
-    found, made = [], front_end._Frames
+    found, made = [], front_end.Frames
 
     def counting(model, forward, enter):
         return made(model, forward, lambda *a, **k: found.append(a) or enter(*a, **k))
 
-    monkeypatch.setattr(front_end, "_Frames", counting)
+    monkeypatch.setattr(front_end, "Frames", counting)
     return found
 
 

@@ -90,7 +90,7 @@ def test_calls_that_eager_runs_go_the_short_way(backend, asked, entries):
 
 @pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
 def test_calls_that_eager_runs_are_known_by_one_question(backend, entries, monkeypatch):
-    from fusionplan.planner.runtime.dispatch import loaded as module
+    from fusionplan.planner.runtime.dispatch import short_ways as module
 
     kinds, kind_of_call = [], module.kind_of_call
     monkeypatch.setattr(
@@ -327,3 +327,47 @@ def test_the_collector_waits_until_a_call_has_succeeded(kind, collects):
     fast(torch.randn(2, 2, 4)[0] if kind == "module" else torch.randn(2, 3, 4))
     assert seen == [collects, collects, *([True] if kind == "function" else [])]
     assert gc.isenabled()
+
+
+def test_code_that_is_replaced_runs(asked):
+    """A notebook that loads a module again puts new code into old functions and classes."""
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.relu(x) * 2
+
+    def function(x):
+        return torch.relu(x) * 2
+
+    model, x = Model(), torch.randn(3, 4)
+    fast = loaded(torch.compile(model, backend=planned(asked), dynamic=False), model)
+    short = loaded(torch.compile(function, backend=planned(asked), dynamic=False), function)
+    for factor in (2, 3, 4):
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), torch.relu(x) * factor)
+            torch.testing.assert_close(short(x), torch.relu(x) * factor)
+        function.__code__ = (lambda x: torch.relu(x) * 3).__code__
+        if factor == 3:
+            function.__code__ = (lambda x: torch.relu(x) * 4).__code__
+            Model.forward.__code__ = (lambda self, x: torch.relu(x) * 4).__code__
+        else:
+            Model.forward = lambda self, x: torch.relu(x) * 3
+
+
+def test_hooks_before_a_backward_pass_are_those_of_the_module(backend):
+    model, x, seen = Twice(), torch.randn(3, 4, requires_grad=True), []
+    fast = loaded(torch.compile(model, backend=backend), model)
+    fast(x)
+    fast(x)
+    fast.register_full_backward_pre_hook(lambda *_: seen.append("backward"))
+    fast(x).sum().backward()
+    assert seen == ["backward"]
+
+
+def test_a_loaded_model_is_a_part_of_what_somebody_compiles(asked):
+    model, x = Scaled(), torch.randn(3, 4)
+    fast = loaded(torch.compile(model, backend=planned(asked)), model)
+    whole = torch.compile(lambda x: fast(x) + 1, backend="eager", fullgraph=True)
+    for _ in range(3):
+        torch.testing.assert_close(whole(x), x * 2 + 1)
+    torch.testing.assert_close(fast(x), x * 2)
