@@ -34,6 +34,7 @@ if __name__ == "__main__":
 
 import torch
 import torch.nn.functional as F
+from shrinking import shrunk
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -405,19 +406,8 @@ def _none(wrong: torch.Tensor, name: str, a: torch.Tensor, b: torch.Tensor) -> N
         )
 
 
-def smaller(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """With fewer lines and outputs, as long as it fails."""
-    changed = True
-    while changed:
-        changed = False
-        for candidate in _reductions(program):
-            if fails(candidate):
-                program, changed = candidate, True
-                break
-    return program
-
-
-def _reductions(program: Program) -> Iterator[Program]:
+def reductions(program: Program) -> Iterator[Program]:
+    """The same with fewer lines or outputs, or without gradients."""
     for i in range(len(program.outputs)):
         if len(program.outputs) > 1:
             rest = program.outputs[:i] + program.outputs[i + 1 :]
@@ -484,7 +474,7 @@ def looked_at(seed: int, whole: bool) -> tuple[int, str]:
         return runs(one, seed) and failure(one, seed, dynamo=dynamo).startswith(kind)
 
     if not whole:
-        program = smaller(program, fails)
+        program = shrunk(program, fails, reductions)
     return 0, f"seed {seed}: {failure(program, seed, dynamo=dynamo)}\n{program}"
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from shrinking import shrunk
 
 from hostile import drawn
-from hostile.drawn import Program, check, compare, smaller
+from hostile.drawn import Program, check, compare, reductions
 from hostile.judge import Results, Wrong
 
 pytestmark = pytest.mark.usefixtures("few_looks")
@@ -46,6 +47,6 @@ def test_what_differs_is_told() -> None:
 def test_a_failure_is_made_smaller() -> None:
     lines = ("v0 = a0 + 1", "v1 = a0.exp()", "v2 = v1 * v0")
     program = Program(("f32[3]",), lines, ("v2", "v0"), grad=True)
-    found = smaller(program, lambda one: any("exp" in line for line in one.lines))
+    found = shrunk(program, lambda one: any("exp" in line for line in one.lines), reductions)
     assert found.lines == ("v1 = a0.exp()",)
     assert not found.grad

@@ -22,7 +22,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -39,21 +39,11 @@ from oracle import DEVICE
 from quick_interpreter import quicken
 from random_graphs import SMOOTH_STEPS, generate
 from random_programs import Program, is_smooth
+from shrinking import shrunk
 
 
-def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """A program with fewer outputs and lines, and inputs in place of values, that still fails."""
-    changed = True
-    while changed:
-        changed = False
-        for candidate in _reductions(program):
-            if fails(candidate):
-                program, changed = candidate, True
-                break
-    return program
-
-
-def _reductions(program: Program) -> Iterator[Program]:
+def reductions(program: Program) -> Iterator[Program]:
+    """The same with fewer outputs and lines, and inputs in place of values."""
     for name, _ in program.lines:
         if (name,) != program.outputs:
             yield _needed(replace(program, outputs=(name,)))
@@ -136,7 +126,7 @@ def _failure(asked: Asked, seed: int, error: Exception, *, shrinks: bool) -> dic
         return False
 
     why = f"{type(error).__name__}: {error}"[:300]
-    program = shrunk(asked.program, fails) if shrinks else asked.program
+    program = shrunk(asked.program, fails, reductions) if shrinks else asked.program
     told = {"seed": seed, "plan": asked.plan, "door": asked.door, "why": why}
     return {**told, "program": str(program)}
 
