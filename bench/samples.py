@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -53,6 +54,7 @@ class CallResults:
     inputs: tuple[torch.Tensor, ...]
 
 
+@cache
 def operations() -> dict[str, Any]:
     """torch's OpInfo by name, the variant behind a dot."""
     # op_db's module wants the base class of its golden tests, which nothing here runs.

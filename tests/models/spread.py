@@ -30,6 +30,8 @@ from torch.distributed.tensor.parallel import (
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from few_looks import look_little
+from quick_dynamo import quicken as quicken_dynamo
+from quick_interpreter import quicken as quicken_interpreter
 
 WIDTH, WORDS = 16, 11
 
@@ -116,6 +118,8 @@ def main(rank: int, ranks: int, port: str, folder: str, *runs: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    quicken_dynamo()
+    quicken_interpreter()
     look_little(setattr)
     main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
     os._exit(0)  # Gloo's threads may wait for each other for minutes while processes end.

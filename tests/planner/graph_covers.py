@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
-from fusionplan.planner.config import Config
+from fusionplan.planner.config import Config, Layout
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.cover import Edge, cut_edges, modelled_plan, partition
@@ -17,6 +17,8 @@ from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.space.space import Space, space_of
 
 Planner = Callable[[Graph], Plan]
+MOST = 3000
+"""Configs of a space among which one is drawn."""
 
 
 def modelled(graph: Graph) -> Plan:
@@ -53,13 +55,14 @@ def _any_config(part: Graph, pick: random.Random) -> Config | None:
     space = space_of(part, H200)
     if not isinstance(space, Space):
         return None
-    by_layout: dict[object, list[Config]] = {}
-    for config in space.enumerate():
-        layout = (config.tiling, config.reduction, config.split > 1)
-        by_layout.setdefault(layout, []).append(config)
-    layouts = list(by_layout.values())
+    kinds: dict[object, list[Layout]] = {}
+    for layout in space.schedules:
+        kinds.setdefault((layout.tiling, layout.reduction, layout.split > 1), []).append(layout)
+    layouts = list(kinds.values())
     pick.shuffle(layouts)
-    for configs in layouts:
+    for same in layouts:
+        each = MOST // len(space.schedules)
+        configs = [c for layout in same for c in space.enumerate(each, (layout,))]
         few = sorted(configs, key=lambda c: _programs(space, c))[: max(20, len(configs) // 8)]
         pick.shuffle(few)
         for config in few[:20]:

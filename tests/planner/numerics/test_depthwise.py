@@ -46,14 +46,15 @@ def configs(function: Callable[..., Any], inputs: list[torch.Tensor]) -> list[Co
     """The first of every layout that fits."""
     found = space_of(whole_group(captured(function, inputs)[0].graph).graph, H200)
     assert isinstance(found, Space), found
-    chosen: dict[str, Config] = {}
-    for config in found.enumerate():
-        name = config.layout.name
-        if name not in chosen and isinstance(found.judge(config), Cost):
-            chosen[name] = config
-        if len(chosen) == len(found.schedules):
-            break
-    return list(chosen.values())
+    first = (
+        next((c for c in found.enumerate(400, (layout,)) if is_possible(found, c)), None)
+        for layout in found.schedules
+    )
+    return [config for config in first if config is not None]
+
+
+def is_possible(found: Space, config: Config) -> bool:
+    return isinstance(found.judge(config), Cost)
 
 
 def holds(function: Callable[..., Any], inputs: list[torch.Tensor]) -> None:

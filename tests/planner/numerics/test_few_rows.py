@@ -14,7 +14,7 @@ from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.tiles.tile import tile
 from oracle import captured, check, whole_group
 
-pytestmark = pytest.mark.dynamo
+pytestmark = [pytest.mark.dynamo, pytest.mark.usefixtures("few_ranked")]
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Inputs = list[torch.Tensor]

@@ -49,7 +49,7 @@ SUMMED = {
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
 @pytest.mark.parametrize("name", SUMMED)
-def test_sums_of_operands(name: str, dtype: torch.dtype) -> None:
+def test_sums_of_operands(name: str, dtype: torch.dtype, few_ranked: None) -> None:
     function, left, right = SUMMED[name]
     inputs = [data(*left, dtype=dtype), data(*right, dtype=dtype, seed=1)]
     found = space(function, inputs)
@@ -61,7 +61,7 @@ def test_sums_of_operands(name: str, dtype: torch.dtype) -> None:
     assert check(function, inputs, chosen) >= len(set(chosen))
 
 
-def test_infinities_and_nan_stay_in_their_sums() -> None:
+def test_infinities_and_nan_stay_in_their_sums(few_ranked: None) -> None:
     x, y = data(64, 32, dtype=F16), data(64, 32, dtype=F16, seed=1)
     x[3, 4], x[5, 6], x[7, 6], x[9, 8] = torch.nan, torch.inf, -torch.inf, torch.inf
     x[:, 10] = 60000.0  # Its sum is beyond float16.
@@ -90,7 +90,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_sums_are_of_registers(name: str) -> None:
+def test_other_sums_are_of_registers(name: str, few_ranked: None) -> None:
     inputs = [data(96, 40), data(96, 48, seed=1)]
     found = space(REFUSED[name], inputs)
     chosen = layouts(found)
@@ -98,7 +98,7 @@ def test_other_sums_are_of_registers(name: str) -> None:
     assert check(REFUSED[name], inputs, chosen) >= len(chosen)
 
 
-def test_a_sum_that_two_loops_need_is_of_registers() -> None:
+def test_a_sum_that_two_loops_need_is_of_registers(few_ranked: None) -> None:
     def function(x, y):
         s, z = x.sum(1, dtype=torch.float32), (x @ y).float()
         return ((s - s.amax(0)).abs().sqrt()[:, None] * z).sum(0)

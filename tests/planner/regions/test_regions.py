@@ -37,7 +37,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-pytestmark = pytest.mark.dynamo
+pytestmark = [pytest.mark.dynamo, pytest.mark.usefixtures("quick_prices")]
 
 BF16 = torch.bfloat16
 LARGE = 1 << 14
