@@ -36,6 +36,7 @@ from .tuner.fleet.helpers import Helpers
 from .tuner.fleet.local_gpus import LocalGpus, local_gpus
 from .tuner.fleet.ray_cluster import Cluster
 from .tuner.measure.contest import Ring
+from .tuner.measure.host_caches import cooler
 from .tuner.measure.other_processes import busy_warning
 from .tuner.measure.time_limit import OutOfTime, stopped_after
 from .tuner.measure.wall import Wall
@@ -340,11 +341,12 @@ class _ModelTune:
             for part, (_, searched) in zip(captured.parts, found, strict=True)
         ]
         first = found[0][0]
+        watch, cool = first.stopwatch(self.place.profile), cooler(first.captured.device)
         decision = Decision(
             entrants,
             baselines,
             partial(self._run_by, captured.traced),
-            Ring(first.stopwatch(self.place.profile), self.turns, first.rules),
+            Ring(watch, self.turns, first.rules, cool),
             self.progress,
             self.how.training,
             conditions=first.conditions,

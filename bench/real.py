@@ -29,6 +29,7 @@ from ..tuner.capture.capture_model import CallArguments
 from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import EAGER, Baselines, model_baselines, through
 from ..tuner.measure.contest import Ring, Rules
+from ..tuner.measure.host_caches import cooler
 from ..tuner.measure.timing import stopwatch_for
 from .at_once import THREADS, AtOnce, visible_gpus, wait_for_the_others
 from .measure import Notes, machine
@@ -262,7 +263,7 @@ def prepared(
 def compared(case: PreparedCase, budget_s: float) -> None:
     """The times of all ways, and what the plan is, noted in `case.real`."""
     real, device = case.real, case.device
-    ring = Ring(stopwatch_for(device), case.turns, Rules(budget_s=budget_s))
+    ring = Ring(stopwatch_for(device), case.turns, Rules(budget_s=budget_s), cooler(device))
     told = ring.contest(case.calls)
     real.seconds = {c.name: (c.cold_s, c.busy_s) for c in told.contestants}
     running = plans(case.fast)

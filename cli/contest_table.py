@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 _LEGEND = (
     "cold: one call, cache overwritten; busy: calls one after the other, with the host's time; "
-    "behind: its time divided by the fastest, the worse of cold and busy"
+    "host: its time for a busy call; behind: its time divided by the fastest, the worst of cold, "
+    "busy, and busy where the host takes half as long again"
 )
 
 
 def view(contest: Contest) -> RenderableType:
     """A table, the least behind first; who was left out, and under which conditions."""
-    figures = ("cold", "busy", "behind", "interval", "rounds")
-    made = render.table("run as", *figures, right=figures, extra=("rounds", "interval"))
+    figures = ("cold", "busy", "host", "behind", "interval", "rounds")
+    made = render.table("run as", *figures, right=figures, extra=("rounds", "interval", "host"))
     for each in sorted(contest.contestants, key=lambda c: c.behind):
         made.add_row(
             each.name,
             render.duration(each.cold_s),
             render.duration(each.busy_s),
+            render.duration(each.host_s) if each.host_s else "",
             f"{each.behind:.3f}x",
             f"{each.low:.3f} to {each.high:.3f}",
             str(each.rounds),

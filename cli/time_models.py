@@ -94,6 +94,7 @@ def _measured(named: Any, place: Place, ours: Any, seconds: float) -> Beside:
     from ..tuner.capture.rotating_inputs import RotatingInputs
     from ..tuner.decision.baselines import Baselines, model_baselines, through
     from ..tuner.measure.contest import Ring, Rules
+    from ..tuner.measure.host_caches import cooler
     from ..tuner.measure.timing import stopwatch_for
     from ..tuner.progress.live_panel import reporting
     from ..tuner.session.tune_site import RULES_ON_CPU
@@ -111,7 +112,8 @@ def _measured(named: Any, place: Place, ours: Any, seconds: float) -> Beside:
         baselines = Baselines(given, told)
         baselines.warm()
         told.phase("measure", f"in turn, at most {seconds:g} s")
-        ring = Ring(stopwatch_for(place.device, place.profile.l2_bytes), turns, rules)
+        stopwatch = stopwatch_for(place.device, place.profile.l2_bytes)
+        ring = Ring(stopwatch, turns, rules, cooler(place.device))
         contest = ring.contest(calls | baselines.ready)
     kernels = sum(runner.kernels_per_call for runner in executors(ours))
     return Beside(named.name, place.profile.name, plans(ours), kernels, contest)

@@ -78,13 +78,16 @@ class Contestant:
     busy_s: Seconds
     """Median seconds of a call among many, one after the other, with the time of the host."""
     behind: Seconds
-    """Its time divided by the fastest contestant's: cold or busy, whichever is the larger."""
+    """Its time divided by the fastest contestant's, the largest of three: cold, busy, and busy with
+    a slower host."""
     low: Seconds
     """The lower end of the 99.7% interval of `behind`."""
     high: Seconds
     """The upper end of that interval."""
     rounds: int
     """The number of rounds that it took part in."""
+    host_s: Seconds = 0.0
+    """Median seconds of the host for a busy call; 0 in plans stored before it was asked."""
 
 
 @dataclass(frozen=True, slots=True)

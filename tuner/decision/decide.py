@@ -25,7 +25,7 @@ from ...planner.runtime.execution.executor import Executor
 from ..capture.capture_model import Model, ModelGraph, describe
 from ..gate.gate import Passed, as_baseline, measured
 from ..measure.contest import Ring, TurnCall
-from ..measure.timing import SPARED, first_of_equals, is_equal
+from ..measure.timing import MARGIN, SPARED, first_of_equals, is_equal
 from ..measure.wall import Wall
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
@@ -181,7 +181,8 @@ class Decision:
         calls[winner] = self.baselines.ready[winner]
         again = self._told(self._ring.contest(calls, self._fell))
         told = _joined(told, again, kept)
-        chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner])
+        users = AS_KEPT if winner == EAGER else ""
+        chosen = _preferred(again, {**kept, **own}, [n for n in calls if n != winner], users)
         if chosen in own:
             fell = [f"does not run by a plan: {why}" for n, why in again.left_out if n in kept]
             short = fell[0] if fell else "is no faster by a plan"
@@ -253,17 +254,22 @@ class Decision:
         return [s / total for s in known]
 
 
-def _preferred(told: Contest, own: Mapping[str, Plans], among: Sequence[str] = ()) -> str:
+def _preferred(
+    told: Contest, own: Mapping[str, Plans], among: Sequence[str] = (), users: str = EAGER
+) -> str:
     """The contestant to keep: the least behind, and of equals the first. among: if any are given,
-    only these count. Our plan that spares memory is taken in its place if it takes only a little
-    more time and no baseline is faster."""
+    only these count. users: the one that is the user's own code; it is kept where nothing is faster
+    by more than the margin of a win. Our plan that spares memory is taken in its place if it takes
+    only a little more time and no baseline is faster."""
     found = [c for c in told.contestants if c.name in (among or {c.name})]
     best = first_of_equals([(c.name, c.behind) for c in found]) if found else told.winner
+    least = min((c.behind for c in found), default=1.0)
+    if any(c.name == users and c.behind < least * (1 + MARGIN) for c in found):
+        return users
     behind = {c.name: c.behind for c in told.contestants}
     if SPARING not in behind or best not in own:
         return best
     rivals = min((b for n, b in behind.items() if n not in own), default=float("inf"))
-    least = min(c.behind for c in found)
     enough = behind[SPARING] <= SPARED * least and is_equal(behind[SPARING], rivals)
     return SPARING if enough else best
 

@@ -29,6 +29,7 @@ from ..decision.decide import Decision, Entrant, by_executor
 from ..decision.device_turns import Stop, Turn, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
 from ..measure.contest import Ring, Rules, TurnCall
+from ..measure.host_caches import cooler
 from ..measure.lost_device import why_lost
 from ..measure.time_limit import end_now
 from ..measure.timing import Stopwatch, conditions
@@ -153,7 +154,7 @@ class Session:
             [Entrant(part, found.finalists, found.identity)],
             contestants,
             partial(by_executor, self.captured),
-            Ring(self.stopwatch(profile), turns, self.rules),
+            Ring(self.stopwatch(profile), turns, self.rules, cooler(self.captured.device)),
             self.progress,
             conditions=self.conditions,
             ours_only=stage != "inference",
@@ -276,7 +277,8 @@ class Session:
         # What a forward graph saves stays in place for its backward graph, as in a training loop.
         count = TURNS if stage != "backward" else 1
         turns = RotatingInputs.of(CallArguments(tuple(self.inputs)), self.static, count)
-        ring = Ring(self.stopwatch(profile), turns, self.rules)
+        cool = cooler(self.captured.device)
+        ring = Ring(self.stopwatch(profile), turns, self.rules, cool)
         wall = self._begun()
         half_s = self.share * wall.before_end_s / 2
         until = wall.clock() + half_s

@@ -1,6 +1,7 @@
 """The contest's rule, with times that are made up: who wins, when it is decided, what is equal."""
 
 import random
+import time
 
 import pytest
 import torch
@@ -51,6 +52,28 @@ def test_the_least_behind_wins_in_whichever_way_it_does_worse():
         "even": 1.06,
         "gpu": 1.2,
     }
+
+
+def test_what_is_faster_only_where_the_host_is_idle_does_not_win():
+    """Where the host takes half as long again, its calls are the slower ones."""
+
+    def taking(name, host_s):
+        def call(turn):
+            began = time.perf_counter()
+            while time.perf_counter() - began < host_s:
+                pass
+            return name
+
+        return call
+
+    watch, cooled = Watch({"eager": 110e-6, "plan": 100e-6}), []
+    ring = Ring(watch, NO_INPUTS, Rules(), lambda: cooled.append(len(watch.laps_of)))
+    told = ring.contest({"eager": taking("eager", 10e-6), "plan": taking("plan", 90e-6)})
+    assert told.winner == "eager"
+    plan = told.contestants[1]
+    assert plan.host_s >= 90e-6
+    assert plan.behind >= 1.5 * 90 / 110
+    assert len(cooled) == sum(c.rounds for c in told.contestants)  # before each cold lap
 
 
 @pytest.mark.parametrize("second, winner", [(0.998, "a"), (0.995, "b"), (1.1, "a")])
