@@ -29,6 +29,7 @@ from ...capture.element_indices import elements_indexed
 from ...capture.opened_layers import layers_opened
 from ...capture.refused_types import has_refused_product
 from ...capture.rewrites.rewrite import rewritten
+from ...capture.saved_inputs import save_as_they_were
 from ...capture.saving import RESULTS, partition
 from ...capture.writes_in_place import keeps_writes
 from ...collector import paused
@@ -212,8 +213,10 @@ class Dispatcher(PlanRunners):
         given = replace(given, results=gm.meta.get(RESULTS, 0))
         with _disable_current_modes(), torch.no_grad():
             try:
-                if given.stage == "forward" and results_overlap(gm, given.results):
-                    raise RunsWhole(AS_EAGER)
+                if given.stage == "forward":
+                    if results_overlap(gm, given.results):
+                        raise RunsWhole(AS_EAGER)
+                    save_as_they_were(gm, given.results)
                 if has_refused_product(gm):
                     raise RunsWhole(AS_EAGER)
                 if is_dynamic(gm):
