@@ -132,6 +132,20 @@ def faults_of_ours(monkeypatch):
         monkeypatch.setattr(registry.log, "exception", again)
 
 
+@pytest.fixture(autouse=True)
+def without_optunas_tables(request, monkeypatch):
+    """A tune does not copy its trials into Optuna's tables, which takes longer than most tunes
+    here, unless the test asks for `optunas_tables`."""
+    session = sys.modules.get("fusionplan.tuner.session.session")
+    if session is not None and "optunas_tables" not in request.fixturenames:
+        monkeypatch.setattr(session, "mirror", lambda *_: None)
+
+
+@pytest.fixture
+def optunas_tables():
+    """For a test whose tunes copy their trials into Optuna's tables, as a user's do."""
+
+
 @pytest.fixture
 def young():
     """For a test that collects garbage: what is older than it is not looked through, which would

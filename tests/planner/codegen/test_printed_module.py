@@ -126,6 +126,7 @@ def test_the_module_is_printed():
     assert MARK not in names(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["graph", "plan"])
 def test_no_text_of_a_store_becomes_code(of: str):
     data = {"graph": json.loads(json.dumps(to_json(graph()))), "plan": plan().to_json()}

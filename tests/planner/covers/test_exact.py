@@ -120,6 +120,7 @@ def test_no_partition_into_legal_groups_is_cheaper(graph: Graph, seed: int) -> N
     assert not waiting(ground, (), found.groups)
 
 
+@pytest.mark.slow
 @given(graphs(4), st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_no_cover_that_computes_nodes_again_is_cheaper(graph: Graph, seed: int) -> None:
@@ -152,6 +153,7 @@ def is_cover(ground: Ground, chosen: list[CandidateGroup]) -> bool:
     return complete and not waiting(ground, (), chosen)
 
 
+@pytest.mark.slow
 @given(graphs(7), st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_few_prices_give_no_worse_cover_than_the_first(graph: Graph, seed: int) -> None:
@@ -269,6 +271,7 @@ def dilated(layers: int) -> Graph:
     return Graph(tuple(nodes), (x, skipped, *kept))
 
 
+@pytest.mark.slow
 def test_rows_of_edges_stand_for_most_rows_of_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cover is the same, by a few programs that are small."""
     ground = Ground(dilated(3), H200)
@@ -298,6 +301,7 @@ def test_rows_of_edges_stand_for_most_rows_of_readers(monkeypatch: pytest.Monkey
 # --- large ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 4])
 def test_a_region_of_200_nodes_is_solved_in_seconds(width: int) -> None:
     ground = Ground(chain(200, width), H200)
@@ -345,6 +349,7 @@ def test_a_proof_that_comes_no_nearer_is_given_up(monkeypatch: pytest.MonkeyPatc
     assert 1 <= len(large) <= 4
 
 
+@pytest.mark.slow
 def test_a_larger_graph_is_cut_between_groups_at_its_narrowest() -> None:
     small = TensorType((64, 16), (16, 1), "float32")
     wide = chain(300)

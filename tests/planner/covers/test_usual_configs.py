@@ -1,5 +1,6 @@
 """Groups whose configs are few: what the cover counted with is what the plan runs."""
 
+import pytest
 from fusionplan.planner.costs.device import H100
 from fusionplan.planner.covers import pricing
 from fusionplan.planner.covers.cover import modelled_plan
@@ -46,6 +47,7 @@ def test_no_group_has_a_price_that_its_plan_has_not() -> None:
     assert found[1].seconds <= quick
 
 
+@pytest.mark.slow
 def test_a_layers_backward_pass_is_not_left_to_aten_one_by_one() -> None:
     graph = parse(GELU_BACKWARD)
     plan = modelled_plan(graph, H100)

@@ -68,6 +68,7 @@ def names_tested(tree: ast.AST) -> Iterator[int]:
             yield getattr(node, "lineno", 0) or node.value.lineno
 
 
+@pytest.mark.slow
 def test_no_file_asks_for_the_name_of_a_lowering() -> None:
     assert len(SOURCES) > 200
     found = [

@@ -83,6 +83,7 @@ def test_two_products_without_copies_of_the_keys() -> None:
     assert shapes == [(SHARED, HEADS // SHARED, LENGTH), (SHARED, HEADS // SHARED, SIZE)]
 
 
+@pytest.mark.slow
 def test_it_is_one_group_that_divides_the_keys() -> None:
     traced = _traced(_at_position, *given(), torch.arange(LENGTH), torch.tensor([5]))
     plan = modelled_plan(capture(traced).graph, H200)
@@ -92,6 +93,7 @@ def test_it_is_one_group_that_divides_the_keys() -> None:
     assert group.kernels == 2
 
 
+@pytest.mark.slow
 def test_it_is_one_group_beside_others_too() -> None:
     """No step of the search leads from its products and its softmax to one group."""
 
@@ -343,6 +345,7 @@ def test_what_is_read_early_is_written_by_no_other_kernel() -> None:
     assert _begun(ahead, graph, own) == []  # Its loads are begun ahead as it is.
 
 
+@pytest.mark.slow
 def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
     """Before the threads first meet: a barrier is what no compiler moves a load over."""
     captured, _ = _step()
@@ -371,6 +374,7 @@ def test_loads_of_one_block_stand_together_behind_the_wait() -> None:
         assert "debug_barrier" not in other.kernels[0].text
 
 
+@pytest.mark.slow
 def test_single_warps_combine_parts_where_launches_overlap() -> None:
     """Each reads whole lines of memory; with tiles of other shapes all warps do."""
     captured, _ = _step()
@@ -410,6 +414,7 @@ def test_parts_have_64_keys_and_as_many_warps_as_their_bytes_ask_for(
     assert warps == max(4, keys * columns * 2 // (128 * 32))
 
 
+@pytest.mark.slow
 def test_parts_are_one_block_where_launches_overlap() -> None:
     """As long as a device begins all of them at once."""
     captured, _ = _step()

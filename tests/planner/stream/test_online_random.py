@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import pytest
 from fusionplan.planner.graph.graph import Ref, TensorType
 from fusionplan.planner.graph.op import Op
 from fusionplan.planner.graph.ops import MAX, MIN, SUM, Monoid
@@ -179,6 +180,7 @@ def expressions(draw: Callable[..., object]) -> Values:
     return b.finish(outputs)
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 2**16), st.integers(1, 12), st.integers(0, 11))
 @settings(deadline=None, max_examples=150)
 def test_streamed_agrees_with_unstreamed(

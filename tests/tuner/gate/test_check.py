@@ -492,6 +492,7 @@ def clipped_product(rows: int) -> Graph:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 5, 9])
 def test_a_relu_that_leaves_few_elements_refuses_no_right_kernel(seed: int):
     """The kernel rounds the operand after other operations than eager (one unit in the last place

@@ -80,15 +80,15 @@ def test_a_small_row_counts_as_much_as_large_ones():
 
 
 @pytest.mark.slow
-def test_one_wrong_element_of_ten_million():
-    eager = torch.rand(10_000_000)
+def test_one_wrong_element_of_two_million():
+    eager = torch.rand(2_000_000)
     wanted = Expected(eager, eager, loose(eager, 2e-6, 1e-6))
     assert compare(wanted, eager) is None
     found = eager.clone()
-    found[7_654_321] += 1e-4
+    found[1_654_321] += 1e-4
     reason = compare(wanted, found) or ""
-    assert "1 of 10000000 element beyond it" in reason
-    assert "at [7654321]" in reason
+    assert "1 of 2000000 element beyond it" in reason
+    assert "at [1654321]" in reason
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from fusionplan.tuner.measure.calibrate import calibrate
 from fusionplan.tuner.model_fit.refit import calibrated
 from fusionplan.tuner.records.ledger import device_record
 
+pytestmark = pytest.mark.usefixtures("few_ranked")
+
 TRUE = replace(
     H200,
     copy_s=tuple((size, 4e-6 + (s - H200.launch_s) * 1.5) for size, s in H200.copy_s),

@@ -179,6 +179,7 @@ def test_the_budget_counts_all_groups(store: Store):
     assert sum(c.config is not None for _, c in lab.measured) <= 30 + 4
 
 
+@pytest.mark.slow
 def test_no_group_is_left_for_want_of_time_that_others_took(store: Store):
     """Each measurement takes a second, and there is time for few more than one of each group."""
     t = dense(1 << 12, 512)

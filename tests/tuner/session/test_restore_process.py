@@ -12,7 +12,7 @@ from fusionplan.tuner.session import restore_process
 from fusionplan.tuner.session.restore_process import process_restored, settings_restored
 from torch import nn
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("optunas_tables")]
 
 
 class Counting(nn.Module):

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 import torch
 from fusionplan.db import Store
@@ -126,7 +127,7 @@ def stored(store: Store, graph: Captured, portable: bool = False) -> Plan:
     return Plan.from_json(record.payload)
 
 
-def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
+def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured, optunas_tables: None):
     tuning = session(store, graph, FakeLab(wide))
     plan = tuning.measured(H200, baselines(eager=3.0, default=2.0))
     assert plan == stored(store, graph)
@@ -139,6 +140,7 @@ def test_a_plan_that_beats_its_peers_is_kept(store: Store, graph: Captured):
     assert executor.kernels_per_call == 1
     torch.testing.assert_close(executor(X, B)[0], softmax_of_sum(X, B))
     assert [t.measured_s for t in store.trials(level="partition")] == [1.0]
+    assert optuna.get_all_study_names(store.url)
     phases = tuning.progress.of("phase")
     assert phases == ["search", *["baselines"] * 2, "verify", "plans", "contest", "store"]
 

@@ -39,10 +39,10 @@ class Separable(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 3, padding=1, stride=2)
         self.expand, self.gate = nn.Conv2d(16, 32, 1, bias=False), nn.Conv2d(32, 32, 1)
-        self.depthwise = nn.Conv2d(32, 32, 5, padding=2, groups=32, bias=False)
+        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False)
         self.first, self.second = nn.BatchNorm2d(32), nn.BatchNorm2d(32)
         self.project = nn.Conv2d(32, 16, 1, bias=False)
-        self.wide = nn.Conv2d(16, 16, 7, padding=3, groups=16)
+        self.wide = nn.Conv2d(16, 16, 5, padding=2, groups=16)
         self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 16)
 
     def forward(self, x):

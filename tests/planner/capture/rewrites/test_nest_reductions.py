@@ -158,7 +158,7 @@ def test_reductions_without_axes_keep_nobody_back():
 
 
 @pytest.mark.slow
-def test_the_matrix_is_never_stored():
+def test_the_matrix_is_never_stored(few_looks):
     """The divergence of two matrices reads them and stores a number a row: the matrix of its
     terms, 2 GB, would take longer than all the rest."""
     x = torch.empty(4096, 128256, dtype=torch.bfloat16, device="meta")
