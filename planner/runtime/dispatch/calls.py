@@ -85,9 +85,9 @@ class TensorCall:
 
     @property
     def check_of_all(self) -> Callable[..., bool] | None:
-        """Asks of all arguments, given by their places, whether they are alike; None where others
-        than tensors are among them, or some are given by name."""
-        return None if self.names or self._tensors is not None else self._check
+        """Asks of all arguments whether they are alike; None where others than tensors are among
+        them."""
+        return None if self._tensors is not None else self._check
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether another call is like it."""

@@ -48,7 +48,7 @@ from .frames import COUNTS, drop_guards_of_hooks, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .opened_before import OpenedBefore
 from .pass_through import PassThrough, passes_through, without_wrapper
-from .plain_calls import UNCOUNTED
+from .plain_calls import set_uncounted
 from .plan_runners import (
     Live,
     PlanRunners,
@@ -330,5 +330,5 @@ def _boxed(run: Boxed) -> Boxed:
         return run(args) if WATCH.runs is None else WATCH.ran(run, args)
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
-    setattr(boxed, UNCOUNTED, run)
+    set_uncounted(boxed, run)
     return boxed

@@ -31,7 +31,7 @@ def module_door() -> Callable[..., Any]:
     """The call of all loaded modules."""
     gradients_are_on, compiles = torch.is_grad_enabled, is_dynamo_compiling
     callback, is_traced, of_dynamo = get_eval_frame_callback, _get_tracing_state, eval_frame
-    usual, no = USUAL, NOT_DIRECT
+    usual, no, none = USUAL, NOT_DIRECT, ()
     hooks1, hooks2, hooks3, hooks4 = GLOBAL_HOOKS
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,16 +46,18 @@ def module_door() -> Callable[..., Any]:
         model, short = own["_modules"]["_orig_mod"], own["_fusionplan_short"]
         if compiles():
             return model(*args, **kwargs)  # It is a part of what somebody else compiles.
-        if short.tensors and not kwargs:
+        if short.tensors:
+            given, names = ((*args, *kwargs.values()), (*kwargs,)) if kwargs else (args, none)
             gradients, training = gradients_are_on(), model.training
-            for count, check, with_gradients, trained in short.tensors:
+            for count, named, check, with_gradients, trained in short.tensors:
                 if (
-                    len(args) == count
+                    len(given) == count
+                    and named == names
                     and with_gradients is gradients
                     and trained is training
-                    and check(*args)
+                    and check(*given)
                 ):
-                    return short.eager_call(model, *args)
+                    return short.eager_call(model, *args, **kwargs)
         if (
             short.direct
             and callback() is None
@@ -76,7 +78,7 @@ def eager_call(model: torch.nn.Module) -> Callable[..., Any]:
     its own."""
     if type(model).__call__ is CALL and model._compiled_call_impl is None:
         return type(model)._call_impl
-    return lambda model, *args: model(*args)
+    return lambda model, *args, **kwargs: model(*args, **kwargs)
 
 
 def function_door(
@@ -85,17 +87,23 @@ def function_door(
     """The call of a loaded function."""
     known, gradients_are_on, compiles = short.tensors, torch.is_grad_enabled, is_dynamo_compiling
     callback, is_traced, of_dynamo = get_eval_frame_callback, _get_tracing_state, eval_frame
-    usual, no = USUAL, NOT_DIRECT
+    usual, no, none = USUAL, NOT_DIRECT, ()
     hooks1, hooks2, hooks3, hooks4 = GLOBAL_HOOKS
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if compiles():
             return long(args, kwargs)
-        if known and not kwargs:
+        if known:
+            given, names = ((*args, *kwargs.values()), (*kwargs,)) if kwargs else (args, none)
             gradients = gradients_are_on()
-            for count, check, with_gradients, _ in known:
-                if len(args) == count and with_gradients is gradients and check(*args):
-                    return function(*args)
+            for count, named, check, with_gradients, _ in known:
+                if (
+                    len(given) == count
+                    and named == names
+                    and with_gradients is gradients
+                    and check(*given)
+                ):
+                    return function(*args, **kwargs)
         if (
             short.direct
             and callback() is None

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from ...lowerings.base import Boxed
-from .plain_calls import UNCOUNTED
+from .plain_calls import set_uncounted, uncounted
 
 _TRIES = 3
 """Calls that are looked at; two threads may disturb each other's."""
@@ -60,7 +60,7 @@ class PassThrough:
                 results = wrapper(*args)
                 does_nothing = self._did_nothing(args, results)
                 if does_nothing:
-                    setattr(call, UNCOUNTED, getattr(alone, UNCOUNTED, alone))
+                    set_uncounted(call, uncounted(alone))
                     self._told()
             finally:
                 self._seen = None  # It would hold the tensors of this call.
@@ -81,9 +81,9 @@ class PassThrough:
 def without_wrapper(graph: Boxed) -> Callable[..., Any]:
     """Calls a graph of inference around which the wrapper would do nothing but that it switches
     gradients off."""
-    call, uncounted = _without_gradients(graph), getattr(graph, UNCOUNTED, None)
-    if uncounted is not None:
-        setattr(call, UNCOUNTED, _without_gradients(uncounted))
+    call, bare = _without_gradients(graph), uncounted(graph)
+    if bare is not graph:
+        set_uncounted(call, _without_gradients(bare))
     return call
 
 

@@ -9,6 +9,7 @@ profiler runs nobody is told.
 from __future__ import annotations
 
 import dis
+import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -19,8 +20,19 @@ from torch._dynamo import utils
 _GRAPH = "__compiled_fn"
 _READS = "LOAD_GLOBAL"
 
-UNCOUNTED = "_fusionplan_uncounted"
-"""The attribute of what calls a graph by which it is the same without the count of its runs."""
+_UNCOUNTED = "_fusionplan_uncounted"
+
+
+def set_uncounted(call: Any, same: Callable[..., Any]) -> None:
+    """Notes of a function that it is the same as another, which does not count its runs."""
+    # Whoever wraps the function may copy its attributes to the wrapper, which is not the same.
+    setattr(call, _UNCOUNTED, (weakref.ref(call), same))
+
+
+def uncounted(call: Any) -> Callable[..., Any]:
+    """The same as the function without the count of its runs; itself where none is known."""
+    of, same = getattr(call, _UNCOUNTED, (None, None))
+    return call if same is None or of() is not call else same
 _OTHER_WAYS = frozenset({"LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
@@ -73,7 +85,7 @@ def plainly(
             own[name] = _Utils(tells)
         elif name.startswith(_GRAPH) and name in scope:
             graph = _without_disable(scope[name])
-            own[name] = graph if is_counted else getattr(graph, UNCOUNTED, graph)
+            own[name] = graph if is_counted else uncounted(graph)
         else:
             return None
     return FunctionType(code, own, code.co_name)

@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 _TENSOR_CALLS = 4
 """To ask of more of them one after the other takes as long as to look for a kind of call."""
 
-EagerCall: TypeAlias = tuple[int, Callable[..., bool], bool, bool]
-"""Calls of tensors that go to eager: how many they are, what asks whether they are alike, whether
-gradients are on, and whether the model is in training."""
+EagerCall: TypeAlias = tuple[int, tuple[str, ...], Callable[..., bool], bool, bool]
+"""Calls of tensors that go to eager: how many they are, the names of the last ones, what asks whether
+they are alike, whether gradients are on, and whether the model is in training."""
 
 
-def _called(model: Callable[..., Any], *args: Any) -> Any:
-    return model(*args)
+def _called(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return model(*args, **kwargs)
 
 
 class ShortWays:
@@ -47,9 +47,9 @@ class ShortWays:
         """What runs a call by the frames that are known (see `Frames.direct`)."""
         self.eager: set[Any] = set()
         self.tensors: list[EagerCall] = []
-        """The first few of these that have tensors alone, by their places."""
+        """The first few of these that have tensors alone."""
         self._mixed: list[tuple[TensorCall, bool, bool]] = []
-        """The first few that have plain values or names, too."""
+        """The first few that have plain values, too."""
 
     def enters(self, enter: Callable[..., Any] | None) -> None:
         self.enter = enter or False
@@ -73,7 +73,8 @@ class ShortWays:
 
     def _know(self, call: TensorCall | None, grad: bool, training: bool) -> None:
         if call is not None and call.check_of_all is not None:
-            self.tensors.append((len(call.types), call.check_of_all, grad, training))
+            known = len(call.types), call.names, call.check_of_all, grad, training
+            self.tensors.append(known)
         elif call is not None:
             self._mixed.append((call, grad, training))
 

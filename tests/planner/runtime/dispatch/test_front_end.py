@@ -257,3 +257,30 @@ def test_what_is_not_one_graph_goes_by_way_of_the_interpreter(asked, by_frames):
     with torch.no_grad():
         fast(x)
         assert ran(fast, x, x * 2 + 1, by_frames) == 3
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.count
+
+
+def test_a_graph_with_a_wrapper_is_called_by_it(by_frames):
+    """AOTAutograd's, which writes to the buffer behind the graph; it has the graph's attributes."""
+
+    def find(captured):
+        work = [n.id for n in captured.graph.nodes if n.op != "input"]
+        group = GroupPlan((work[0],), "inductor", "")
+        return Plan(key(captured.graph), "cpu", (), "measured", (group,))
+
+    torch._dynamo.reset()
+    model, dispatcher = Counting(), Dispatcher(Policy(baseline="eager"), Sources(find))
+    fast = loaded(torch.compile(model, backend=dispatcher), model)
+    for count in range(1, 6):
+        x = torch.randn(3, 4, requires_grad=True)
+        torch.testing.assert_close(fast(x), x * count)
+    assert len(by_frames) == 1
