@@ -88,6 +88,15 @@ class Forms:
             return Form(Op.MUL, operands, inverts=True)
         return form
 
+    def is_of_softmax(self, node: Node) -> bool:
+        """Whether an operation is the logarithm of a softmax, casts and views between."""
+        if op_of(node) is not Op.LOG or self._group.numerics == "eager":
+            return False
+        source = self._group.nodes[node.inputs[0]]
+        while isinstance(row(source), (Cast, View)) or op_of(source) is Op.CONVERT:
+            source = self._group.nodes[source.inputs[0]]
+        return source.id in self._normalizing and node.id not in self._exact
+
     def joined(self, node: Node, form: Form, values: Sequence[Value]) -> Form:
         """The form of an operation and of what it reads as one function, where there is one: the
         quick inverse of a quick root, the sum of 1 and a quick function."""

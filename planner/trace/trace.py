@@ -63,6 +63,7 @@ from .matmuls import matmul
 from .precision import compared_dtype, dtype_of, number_of, rounds, working_dtype
 from .reductions import reduced
 from .scans import scan
+from .softmax_logarithms import logarithm_of_softmax
 from .views import Request, TracedValue, TraceSteps, load_dims, view
 
 MOST_VALUES = 384
@@ -294,6 +295,10 @@ class Tracer:
                     self.space.unify(dims[position], factors)
                 elif factors:
                     dims[position] = factors
+        if self.forms.is_of_softmax(node):
+            found = self._logarithm(dict(operands)["self"], node)
+            if found is not None:
+                return found
         form = self.forms.of(node, operation, operands, working)
         form = self.forms.joined(node, form, self.values)
         given = dict(form.operands)
@@ -309,6 +314,13 @@ class Tracer:
         own = self.values[divisor.node]
         kind = compute(Op.RECIPROCAL, own.dtype, Accuracy.SUMMED, self=divisor)
         return Ref(self.add(kind, own.dims, own.dtype, node)[0])
+
+    def _logarithm(self, argument: Arg, node: Node) -> TracedValue | None:
+        """The logarithm of a softmax; None where the argument is none."""
+        found = None
+        for like, kind in logarithm_of_softmax(self.values, argument):
+            found = self.add(kind, self.values[like].dims, kind.result, node)
+        return found
 
     def _as_stored(self, value: int, node: Node) -> int:
         """A 16-bit float at the precision of its dtype: registers keep more, and a maximum would

@@ -156,6 +156,25 @@ def test_a_softmax_divides_once_for_a_row() -> None:
     assert "# div [2]" in text
 
 
+def spread(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    p = torch.softmax(x, -1)
+    return -(p * p.log()).sum(-1), p.log()
+
+
+def test_the_logarithm_of_a_softmax_is_a_difference() -> None:
+    for dtype, most in ((torch.float32, 60), (torch.bfloat16, 3)):
+        text = kernel(spread, HELD, tensor(6, 100, dtype=dtype))
+        assert [line.split("#")[1] for line in text.splitlines() if "log(" in line] == [" log [2]"]
+        x = data(6, 100, dtype=dtype) * most  # Some of float32 are so far apart that one is 0.
+        x[1, 3] = float("-inf")
+        x[2, 5] = float("nan")
+        x[3] = float("-inf")
+        for config in (HELD, LOOP):
+            assert check(spread, [x], [config]) == 1
+    # Without the largest taken off, the sum may be infinite.
+    assert "tl.log(v" in kernel(lambda x: plain(x).log(), HELD, tensor(6, 100))
+
+
 def test_only_the_sum_of_many_is_free_of_correct_rounding() -> None:
     def mean(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (torch.sigmoid(x) / (y + 3.0)).mean()
