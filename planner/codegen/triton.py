@@ -306,16 +306,17 @@ class TritonPrinter(AccessPrinter):
             dims = self.dims[bits.source]
             self.bind(value.id, f"{name}({self.names[bits.source]})", dims)
             return
-        dims, text = self._computed(value, each.rounded)
+        told = Accuracy.FLUSHING if each.flushes else None
+        dims, text = self._computed(value, Accuracy.ROUNDED if each.rounded else told)
         self.bind(value.id, self.evaluated(value, text, dims), dims)
 
-    def _computed(self, value: values.Value, rounded: bool) -> tuple[TileDims, str]:
+    def _computed(self, value: values.Value, told: Accuracy | None) -> tuple[TileDims, str]:
         match value.kind:
             case values.Compute() as compute:
                 dims = self.union(value.reads)
                 texts = {source: self.at(source, dims) for source in value.reads}
-                if rounded:
-                    compute = replace(compute, accuracy=Accuracy.ROUNDED)
+                if told is not None:
+                    compute = replace(compute, accuracy=told)
                 compute = self._in_order(compute, dims)
                 text = expression(self.accurate(compute), texts, self.dtypes, self.numbers)
                 return dims, self.converted(text, compute.result, value.dtype, dims)

@@ -207,6 +207,8 @@ class TileCompute:
     value: int
     rounded: bool = False
     """A product that is rounded before it is subtracted, never joined to one instruction."""
+    flushes: bool = False
+    """An exponential that may be 0 below 2**-126."""
     bits: BitField | None = None
     """A conversion to float32 of these bits, in place of what the value reads."""
 

@@ -26,6 +26,7 @@ from .passes.duplicate_raced_loads import duplicate_raced_loads
 from .passes.end_empty_programs import end_empty_programs
 from .passes.extract_bits import extract_bits
 from .passes.fill_beyond_rows import fill_beyond_rows
+from .passes.flush_summed_exponentials import flush_summed_exponentials
 from .passes.hint_caches import hint_caches
 from .passes.join_reductions import join_reductions
 from .passes.join_short_rows import join_short_rows
@@ -78,6 +79,7 @@ PASSES: tuple[Pass, ...] = (
     assign_programs,
     round_cancelled_products,
     choose_correction_accuracy,
+    flush_summed_exponentials,
     compensate_long_sums,
     shift_squares,
     sum_in_quads,

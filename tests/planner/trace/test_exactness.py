@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,6 +82,21 @@ def test_beside_the_largest_the_smallest_exponentials_of_a_sum_may_be_nothing() 
     for config in (HELD, LOOP):
         assert check(plain, [far], [config]) == 1
         assert check(softmax, [data(6, 100, dtype=torch.bfloat16) * 60], [config]) == 1
+
+
+def test_a_loop_that_only_sums_exponentials_leaves_out_the_smallest() -> None:
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        """Of a sum that may be small altogether."""
+        e = torch.exp(x - x[:, :1])
+        return e / e.sum(-1, keepdim=True)
+
+    config = replace(WIDE, blocks=(("r0", 1024), ("x0", 1)))
+    for function, flushed in ((softmax, True), (shifted, False)):
+        text = kernel(function, config, tensor(2, 8192, dtype=torch.bfloat16))
+        summed, divided = text.split("for ")[1:]
+        assert (" fast_exp(" in summed) is flushed
+        assert " fast_exp(" not in divided
+    assert check(softmax, [data(2, 8192, dtype=torch.bfloat16) * 20], [config]) == 1
 
 
 def test_stored_logits_are_read_as_they_are_stored() -> None:
