@@ -136,7 +136,7 @@ RULES: Mapping[str, Advice] = {
         "The cost model expects far more values than a thread has registers.", _NOTHING
     ),
     "split": Advice(
-        "No reduction is long enough to be split over the grid, or its parts would not be equal.",
+        "No reduction is long enough to be split over the grid, or no axis has so many parts.",
         _NOTHING,
     ),
     "subtiles": Advice("No matmul has columns that can be computed in parts.", _NOTHING),

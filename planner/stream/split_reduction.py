@@ -6,6 +6,9 @@ combine those, each for itself because they are few: extrema by their own fold, 
 extremum or a mean by the same H by which a loop corrects them (`online.py`). The order is fixed, so
 results repeat exactly.
 
+Where no axis has as many equal parts, the last part is shorter (`ragged_parts.py`). Squared
+distances from a mean then have a sweep of their own.
+
 Outputs that need none of these folds can be written by the first kernel, which reads what they are
 made of: so the backward pass of a norm makes its gradient of every row and its sums over all rows
 in one sweep over memory.
@@ -39,6 +42,7 @@ from ..values.values import (
     mapped,
 )
 from .online import Correction, derive, followed
+from .ragged_parts import guarded, is_inside, length_of, neutral, places
 
 SMALLEST, _SMALLEST_PRODUCT = 4096, 1024
 """Elements below which a reduction is not worth cutting; where products are summed, or computed, of
@@ -85,15 +89,21 @@ def cut(values: Values, parts: int, first_temporary: int, early: bool) -> SplitK
     walked = sum(classes, ()) if rows else over
     if _elements(walked, values) < least or _elements(over, values) < 2 * parts:
         raise Refused("split", "no reduction is large enough to be cut")
-    wholes, divided = _divided(values, over, parts)
+    wholes, divided, length = _divided(values, over, parts)
     derived = derive(values, frozenset(over))
     builder = _SplitBuilder(
-        derived.values, derived.corrections, frozenset(over), wholes, divided, parts
+        derived.values, derived.corrections, frozenset(over), wholes, divided, parts, length
     )
+    if builder.is_ragged and any(_is_about(value) for value in builder.values.values):
+        builder.values, builder.corrections = values, {}
     builder.first_temporary = first_temporary
-    if early:
+    if early and not builder.is_ragged:
         builder.early = builder.independent()
     return builder.build()
+
+
+def _is_about(value: Value) -> bool:
+    return isinstance(value.kind, Fold) and value.kind.about is not None
 
 
 def _are_multiplied(values: Values, over: Factors) -> bool:
@@ -106,21 +116,23 @@ def _are_multiplied(values: Values, over: Factors) -> bool:
     )
 
 
-def _divided(values: Values, over: Factors, parts: int) -> tuple[Factors, int]:
-    """The factor that is divided into parts; or where none has so many, the outer ones of which
-    each element is a part, and the next, which is divided further."""
+def _divided(values: Values, over: Factors, parts: int) -> tuple[Factors, int, int]:
+    """The factor that is divided into parts, and the length of one; or where none has so many, the
+    outer ones of which each element is a part, and the next, which is divided further; else the
+    longest, whose last part is shorter."""
     extents = values.extents
     for factor in over:
         if _divides(parts, extents[factor]):
-            return (), factor
+            return (), factor, extents[factor] // parts
     left = parts
     for place, factor in enumerate(over):
         if _divides(left, extents[factor]):
-            return over[:place], factor
+            return over[:place], factor, extents[factor] // left
         if varies(extents[factor]) or left % extents[factor]:
             break
         left //= extents[factor]
-    raise Refused("split", f"no reduced axis divides into {parts} parts")
+    longest = max(over, key=lambda factor: nominal(extents[factor]))
+    return (), longest, length_of(extents[longest], parts)
 
 
 def _has_parts(values: Values, over: Factors, parts: int) -> bool:
@@ -195,6 +207,8 @@ class _SplitBuilder:
     wholes: Factors
     divided: int
     parts: int
+    length: int
+    """Elements of the divided factor in a part; the last part may have fewer."""
     first_temporary: int = 0
     early: tuple[Output, ...] = ()
     """Outputs of the whole that the first kernel writes."""
@@ -214,6 +228,11 @@ class _SplitBuilder:
     def share(self) -> int:
         """Into how many the divided factor is cut."""
         return self.parts // math.prod(self.values.extents[f] for f in self.wholes)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the last part is shorter."""
+        return self.share * self.length != self.values.extents[self.divided]
 
     @property
     def parted(self) -> Factors:
@@ -306,7 +325,7 @@ class _SplitBuilder:
     def _is_row_of_tiles(self, made: Values) -> bool:
         """Whether a part is one row of tiles of a product: it is held then, and the loop is that of
         the product, as it is without the sums of its result."""
-        rest = self.values.extents[self.divided] // self.share
+        rest = self.length
         folds = (v.kind for v in made.values if isinstance(v.kind, Fold))
         return any(rest < made.size(f.reduced) for f in folds if f.times is not None)
 
@@ -346,7 +365,7 @@ class _Copy:
     def finish(self, outputs: Sequence[Output]) -> Values:
         extents = dict(self.builder.values.extents)
         extents[self.builder.part] = self.builder.share if self.divide else self.builder.parts
-        extents[self.builder.rest] = extents[self.builder.divided] // self.builder.share
+        extents[self.builder.rest] = self.builder.length
         used = {f for v in self.made for f in v.axes} | {
             f for o in outputs for d in o.dims for f in d
         }
@@ -358,13 +377,27 @@ class _Copy:
     def _copied(self, old: Value) -> int:
         dims = tuple(self.factors(d) for d in old.dims)
         kind = mapped(old.kind, self.known.__getitem__, self.factors)
+        if self.divide and self.builder.is_ragged:
+            kind = guarded(old, kind, self.builder.values, self.builder.divided)
         if isinstance(kind, Fold) and old.id in self.under_way:
+            if self.builder.is_ragged:
+                kind = replace(kind, source=self._masked(old, kind))
             kept = tuple(f for f in kind.reduced if f not in self.builder.parted)
             kind = replace(kind, reduced=kept, mean=False)
             dims = (self.builder.parted, *dims)
             self.folded[old.id] = found = self._add(kind, dims, old.dtype, old.origin)
             return self._finite(old, found, dims) if self._is_followed(old.id) else found
         return self._add(kind, dims, old.dtype, old.origin)
+
+    def _masked(self, old: Value, kind: Fold) -> int:
+        """What is folded, and beyond the end of the divided factor what changes nothing."""
+        other, along = neutral(old, kind), self.factors((self.builder.divided,))
+        place = self._add(places(along), (along,), "int64", old.origin)
+        extent = self.builder.values.extents[self.builder.divided]
+        inside = self._add(is_inside(place, extent), (along,), "bool", old.origin)
+        source = self.made[kind.source]
+        own: dict[str, Arg] = {"condition": Ref(inside), "self": Ref(source.id), "other": other}
+        return self._compute(Op.WHERE, source.dims, source, **own)
 
     def _is_followed(self, fold: int) -> bool:
         """Whether other folds have this extremum in them."""

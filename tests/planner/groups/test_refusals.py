@@ -119,10 +119,27 @@ def split_of_a_short_row() -> object:
     return schedule_group(softmax(), Layout("natural", "held", 4))
 
 
-@case("split", "no reduced axis divides into 16 parts")
-def split_of_an_odd_row() -> object:
+@case("split", "no reduced axis divides into 150 parts")
+def split_of_an_odd_row_into_many() -> object:
     b = Builder()
-    total = b.op("sum.dim_IntList", b.input(4, 9999 * 2 + 1), (1,), shape=(4,))
+    total = b.op("sum.dim_IntList", b.input(4, 9001), (1,), shape=(4,))
+    return schedule_group(b.graph(total), Layout("natural", "held", 150))
+
+
+@case("split", "n1 has no part that is shorter")
+def split_of_an_odd_row_of_integers() -> object:
+    b = Builder()
+    x = b.input(4, 9001, dtype="int64")
+    total = b.op("sum.dim_IntList", x, (1,), shape=(4,), dtype="int64")
+    return schedule_group(b.graph(total), Layout("natural", "held", 16))
+
+
+@case("split", "n0 has no part that is shorter")
+def split_of_an_odd_row_inside_another() -> object:
+    b = Builder()
+    x = b.input(4, 9001 * 3)
+    rows = b.op("view.default", x, (4, 3, 9001), shape=(4, 3, 9001))
+    total = b.op("sum.dim_IntList", rows, (2,), shape=(4, 3))
     return schedule_group(b.graph(total), Layout("natural", "held", 16))
 
 

@@ -340,6 +340,30 @@ def test_a_reduction_is_cut_between_axes(function) -> None:
         assert check(function, [x], [config]) == len(schedule.kernels) > 1
 
 
+@pytest.mark.parametrize(
+    "function, kernels",
+    [
+        (lambda x: torch.softmax(x.flip(-1), -1), 2),
+        (lambda x: F.layer_norm(x, x.shape[-1:]), 3),
+        (lambda x: ((x + 1).sum(-1), x.amin(-1)), 2),
+    ],
+    ids=["softmax", "layer norm", "sum and minimum"],
+)
+def test_the_last_part_of_an_odd_row_is_shorter(function, kernels: int) -> None:
+    x = data(2, 4999)
+    x[1, 4900:] = float("-inf") if kernels == 2 else 0.0
+    x[0, -1] = 50.0
+    for reduction in ("held", "loop"):
+        schedule = schedule_group(
+            whole_group(captured(function, [x])[0].graph).graph, Layout("natural", reduction, 4)
+        )
+        assert not isinstance(schedule, Refusal), schedule
+        axes = [axis for kernel in schedule.kernels for axis in loose(kernel.nest)]
+        blocks = {axis.name: min(1024, axis.extent) for axis in axes}
+        config = Config(tuple(sorted(blocks.items())), 1, 1, reduction=reduction, split=4)
+        assert check(function, [x], [config]) == kernels
+
+
 def test_an_output_that_waits_for_no_sum_is_written_on_the_way_to_it() -> None:
     x = data(2, 32768)
     function = lambda x: (x.relu() * 2, x.sum(-1), x.amax())  # noqa: E731
