@@ -48,6 +48,7 @@ from .kernel_cache import is_whole, keep_elsewhere, unwritable
 from .left_operands import misread
 from .pipeline_races import overwritten
 from .quad_lanes import misplaced
+from .residency import MAY_SPILL, fewer_registers
 from .thread_locality import passes_for
 from .wgmma_waits import awaited
 
@@ -285,7 +286,7 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
         return _compiled(source.plain, wanted, aligned)
     wrong = overwritten(made) or misplaced(made)
     told = registers is not None or wanted.backend != "cuda"
-    if wrong is None and not told and _gave_up(source, kernel):
+    if wrong is None and not told:
         kernel, registers = _told(source, kernel, wanted, aligned)
         ptx = kernel.asm["ptx"]
     if wrong is None and ptx is not None and _awaited(source, ptx) != ptx:
@@ -312,28 +313,41 @@ def _allowed(source: KernelSource) -> int | None:
     return most(source.num_warps) if lone and loops else None
 
 
-def _gave_up(source: KernelSource, kernel: Any) -> bool:
-    """Whether ptxas spilled much though a thread could have had more registers: where all do not
-    fit, it may settle for a full SM (32 registers, and 10 KB in local memory)."""
-    try:
-        used = _resources(source, kernel)
-    except CompileFailed:
-        return False  # It runs as it is: nobody has to be able to read what it uses.
-    return used.spill_bytes > _SPILLS and used.registers < 0.9 * most(source.num_warps)
-
-
 def _told(
     source: KernelSource, kernel: Any, wanted: Target, aligned: bool
 ) -> tuple[Any, int | None]:
-    """The kernel by a ptxas that was told how many registers a thread can have, and how many;
-    the one that is there where that one spills no less."""
-    registers = most(source.num_warps)
+    """The kernel by a ptxas that was told how many registers a thread may have, and how many, where
+    that is better; else the one that is there."""
+    try:
+        used = _resources(source, kernel)
+    except CompileFailed:
+        return kernel, None  # It runs as it is: nobody has to be able to read what it uses.
+    gave_up = _gave_up(used, source.num_warps)
+    registers = most(source.num_warps) if gave_up else _fewer(source, used)
+    if registers is None:
+        return kernel, None
     try:
         told = _built(source, wanted, aligned, registers)
-        spares = _resources(source, told).spill_bytes < _resources(source, kernel).spill_bytes
+        spilled = _resources(source, told).spill_bytes
     except CompileFailed:
         return kernel, None
-    return (told, registers) if spares else (kernel, None)
+    allowed = used.spill_bytes - 1 if gave_up else MAY_SPILL
+    return (told, registers) if spilled <= allowed else (kernel, None)
+
+
+def _gave_up(used: KernelResources, num_warps: int) -> bool:
+    """Whether ptxas spilled much though a thread could have had more registers: where all do not
+    fit, it may settle for a full SM (32 registers, and 10 KB in local memory)."""
+    return used.spill_bytes > _SPILLS and used.registers < 0.9 * most(num_warps)
+
+
+def _fewer(source: KernelSource, used: KernelResources) -> int | None:
+    """With how many registers one program more lies on an SM, of a kernel without products of
+    tiles: those have as many stages as shared memory has room for."""
+    if used.spill_bytes or DOT in source.text or source.scalars:
+        return None
+    of_sm = source.grid / _LONE
+    return fewer_registers(used.registers, source.num_warps, used.shared_bytes, of_sm)
 
 
 def _built(

@@ -24,6 +24,7 @@ from fusionplan.planner.runtime.machine_code.compile import (
     jit_function,
 )
 from fusionplan.planner.runtime.machine_code.compile_ahead import side_by_side
+from fusionplan.planner.runtime.machine_code.residency import fewer_registers
 from fusionplan.planner.runtime.machine_code.wgmma_waits import awaited
 from triton import knobs
 from triton.runtime.errors import PTXASError
@@ -164,7 +165,42 @@ def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
     made = SimpleNamespace(asm={"cubin": missing.encode()}, metadata=SimpleNamespace(shared=0))
     with pytest.raises(CompileFailed, match="cuobjdump does not run"):
         compiling._resources(SimpleNamespace(name="any"), made)
-    assert not compiling._gave_up(SimpleNamespace(name="any", num_warps=4), made)
+    source = SimpleNamespace(name="any", num_warps=4)
+    assert compiling._told(source, made, Target(), True) == (made, None)
+
+
+@pytest.mark.parametrize(
+    "used, warps, shared, programs, told",
+    [
+        (72, 16, 0, 100, 64),
+        (92, 8, 1024, 100, 80),
+        (64, 16, 0, 100, None),  # 32 warps are enough
+        (72, 16, 0, 1, None),  # no other program is there
+        (72, 16, 120 << 10, 100, None),  # or it has no room in shared memory
+        (128, 16, 0, 100, None),  # half of the registers are too few
+    ],
+)
+def test_one_program_more_lies_on_an_sm(used, warps, shared, programs, told):
+    assert fewer_registers(used, warps, shared, programs) == told
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("spilled", [32, 40])
+def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(kernel, monkeypatch, spilled):
+    def built(source, wanted, aligned, registers=None):
+        return Kernel(asm={"ttgir": "", "ptx": str(registers)}, metadata_group={})
+
+    def used(source, kernel):
+        told = kernel.asm["ptx"] == "80"
+        return KernelResources(80 if told else 92, spilled * told, 0, 0)
+
+    monkeypatch.setattr(compiling, "interpreted", lambda: False)
+    monkeypatch.setattr(compiling, "_built", built)
+    monkeypatch.setattr(compiling, "_resources", used)
+    monkeypatch.setattr(compiling, "_KEPT", OrderedDict())
+    source = replace(kernel("x", 256), grid=5000, text=f"# {spilled}")
+    found = compile_kernel(source, Target()).kernel
+    assert found.asm["ptx"] == ("80" if spilled == 32 else "None")
 
 
 @pytest.mark.process
