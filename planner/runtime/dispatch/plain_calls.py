@@ -21,6 +21,7 @@ _GRAPH = "__compiled_fn"
 _READS = "LOAD_GLOBAL"
 
 _UNCOUNTED = "_fusionplan_uncounted"
+_OTHER_WAYS = frozenset({"LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 def set_uncounted(call: Any, same: Callable[..., Any]) -> None:
@@ -31,9 +32,11 @@ def set_uncounted(call: Any, same: Callable[..., Any]) -> None:
 
 def uncounted(call: Any) -> Callable[..., Any]:
     """The same as the function without the count of its runs; itself where none is known."""
-    of, same = getattr(call, _UNCOUNTED, (None, None))
-    return call if same is None or of() is not call else same
-_OTHER_WAYS = frozenset({"LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+    noted: tuple[weakref.ref[Any], Callable[..., Any]] | None = getattr(call, _UNCOUNTED, None)
+    if noted is None or noted[0]() is not call:
+        own: Callable[..., Any] = call
+        return own
+    return noted[1]
 
 
 class _Utils:

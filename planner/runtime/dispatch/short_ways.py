@@ -22,8 +22,8 @@ _TENSOR_CALLS = 4
 """To ask of more of them one after the other takes as long as to look for a kind of call."""
 
 EagerCall: TypeAlias = tuple[int, tuple[str, ...], Callable[..., bool], bool, bool]
-"""Calls of tensors that go to eager: how many they are, the names of the last ones, what asks whether
-they are alike, whether gradients are on, and whether the model is in training."""
+"""Calls of tensors that go to eager: how many they are, the names of the last ones, what asks
+whether they are alike, whether gradients are on, and whether the model is in training."""
 
 
 def _called(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
