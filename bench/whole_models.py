@@ -45,6 +45,7 @@ def bert(size: ModelSize) -> ModelCase:
     small = {
         "num_hidden_layers": 2,
         "hidden_size": 64,
+        "intermediate_size": 128,
         "num_attention_heads": 2,
         "vocab_size": 1000,
     }
