@@ -60,7 +60,7 @@ def _counts(about: About | None, limit: int | None) -> Executable:
 
 
 def count_studies(connection: Connection) -> int:
-    """How many summaries there are of all."""
+    """The number of summaries in all."""
     query = select(func.count()).select_from(select(*STUDY).distinct().subquery())
     return connection.execute(query).scalar_one()
 

@@ -174,8 +174,8 @@ class OpenDatabase:
 def patiently(
     attempt: Callable[[], T], seconds: float, begins: Callable[[StoreLost], bool] = lambda _: True
 ) -> T:
-    """What the attempt gives, made again for so many seconds while the server is lost. begins: by
-    which loss it is known that the server was there, and is worth waiting for."""
+    """The result of the attempt, which is repeated for so many seconds while the server is lost.
+    begins: whether a loss shows that the server was there, and is worth waiting for."""
     until, pause, waits = time.monotonic() + seconds, 0.1, False
     while True:
         try:

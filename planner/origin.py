@@ -37,7 +37,8 @@ class Origin:
 
     @staticmethod
     def of(payload: Mapping[str, Any]) -> Origin:
-        """What the record of a plan tells; what is missing or of another form is left out."""
+        """The origin in the record of a plan. Fields that are missing or of another form are left
+        out."""
         told = payload.get(ABOUT)
         told = told if isinstance(told, Mapping) else {}
         stage, inputs = (told.get(name) for name in ("stage", "inputs"))

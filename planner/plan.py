@@ -174,7 +174,7 @@ class Plan:
         return cards_html([self.card()])
 
     def card(self, title: str = "", operations: Sequence[str] = ()) -> PlanCard:
-        """What a notebook shows. operations: of each group, for people."""
+        """The card that a notebook shows. operations: those of each group, as text for people."""
         ways = [(name, "baseline", seconds) for name, seconds in self.baselines]
         if self.measured is not None:
             ways.append(("this plan", "plan", self.measured))
@@ -211,7 +211,7 @@ class Plan:
 
 
 def verdict(plan: Plan) -> str:
-    """What a plan comes to, in one sentence."""
+    """The outcome of a plan, in one sentence."""
     times = f"predicted {duration(plan.predicted)}, measured {duration(plan.measured)}"
     if plan.speedup is not None:
         baseline = _whole_baseline(plan)

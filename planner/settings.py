@@ -102,5 +102,5 @@ def adopt(given: Mapping[str, str]) -> None:
 
 
 def default_of(name: str) -> str | None:
-    """What a setting is by default; None of what is no setting."""
+    """The default of a setting; None if there is no such setting."""
     return str(_SETTINGS[name].usual) if name in _SETTINGS else None

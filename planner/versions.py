@@ -42,7 +42,8 @@ def versions(*, portable: bool = False) -> dict[str, str]:
 
 
 def differences(stored: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """What differs between what a plan was made with and what is at hand, each as a sentence."""
+    """The differences between the versions of a plan and those that are installed, a sentence
+    each."""
     names = sorted({name for name, _ in {*stored.items()} ^ {*current.items()}})
     return [
         f"its {name} is {_value(stored, name)}, here it is {_value(current, name)}"

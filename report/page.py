@@ -108,7 +108,7 @@ def _evidence(report: Report) -> Evidence:
 
 
 def verdict(report: Report) -> Verdict | None:
-    """What was gained, in a sentence; None where there is nothing to compare with."""
+    """The gain, in a sentence; None where there is nothing to compare with."""
     gain, as_whole = report.gain, runs_as(report.graphs)
     if as_whole is not None and any(way.measured for way in gain.ways):
         return Verdict("No gain:", f"{is_kept(as_whole, gain.timing is not None)} (measured).")

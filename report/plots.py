@@ -70,7 +70,7 @@ class Plot(NamedTuple):
 
     @property
     def figure(self) -> Part:
-        """What plotly draws, as JSON data."""
+        """The figure that plotly draws, as JSON data."""
         return {"data": self.data, "layout": self.layout}
 
 

@@ -99,7 +99,7 @@ def _width(nbytes: int) -> float:
 
 
 def kind(lowering: str) -> str:
-    """What a way to run a group is, for its colour: "generated", "region", "compiled" or "call"."""
+    """The kind of a lowering, for its colour: "generated", "region", "compiled" or "call"."""
     known = LOWERINGS[lowering]
     if known.generated:
         return "generated"

@@ -26,7 +26,7 @@ def identity(step: StepReport) -> tuple[object, ...]:
 
 
 def spent(steps: Sequence[StepReport]) -> tuple[Spent, ...]:
-    """What the model knows no time of is left out."""
+    """The time of each distinct step. Steps whose time the model does not know are left out."""
     total = sum(step.seconds or 0.0 for step in steps) or 1.0
     found: dict[tuple[object, ...], Spent] = {}
     for step in steps:

@@ -68,7 +68,7 @@ class Same:
 
     @property
     def outcomes(self) -> list[tuple[str, int]]:
-        """How many trials ended so, the most frequent first."""
+        """The number of trials with each outcome, the most frequent first."""
         trials = self.search.trials if self.search else ()
         return Counter(trial.outcome for trial in trials).most_common()
 
@@ -266,7 +266,7 @@ class GraphPage:
         return "".join(f", {text}" for text in told)
 
     def given(self, step: StepReport) -> list[tuple[str, Stored]]:
-        """What a step reads of others, with their labels."""
+        """The tensors that a step reads of other steps, with the labels of those."""
         read = [t for t in self.graph.stored if step.place in t.readers]
         return [(self.label(tensor.writer), tensor) for tensor in read]
 

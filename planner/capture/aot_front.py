@@ -24,7 +24,7 @@ disable: Callable[[Any], Callable[..., Any]] = _disable
 def by_aot_autograd(
     gm: fx.GraphModule, inputs: Sequence[Any], bw_compiler: Callable[..., Any], **given: Any
 ) -> Callable[..., Any]:
-    """What `aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)` gives."""
+    """The result of `aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)`."""
     nested = any(isinstance(x, (list, tuple, dict)) for x in inputs)
     if nested or os.environ.get("TORCH_COMPILE_DEBUG") == "1":
         return aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)

@@ -137,7 +137,7 @@ class _Part:
         return any(n.target is not operator.getitem and _has_tensors(n) for n in self.nodes)
 
     def module(self, root: fx.GraphModule) -> fx.GraphModule:
-        """What computes `made` from `given`."""
+        """A graph module that computes `made` from `given`."""
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in self.given:
             copies[node] = graph.placeholder(node.name)

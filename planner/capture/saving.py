@@ -233,7 +233,7 @@ class _Survey:
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
     def statistics_for_the_backward(self) -> list[fx.Node]:
-        """What the forward pass makes for the backward pass alone: a maximum's index."""
+        """The values that the forward pass makes for the backward pass alone: a maximum's index."""
         own = _ancestors(self.outputs)
         return [n for n in self._forward if n not in own and self._is_kept(n)]
 

@@ -83,7 +83,7 @@ class AccessPrinter(Scope):
             self.line(f"{name} = {self.rows.load_ends(load)}", self.nest.values[load.value].origin)
 
     def loaded_end(self, each: TileLoad) -> None:
-        """What was loaded so, where it is needed."""
+        """Binds a value that was loaded before to its tile, where it is needed."""
         value, dims = self.nest.values[each.value], self.blocks.dims(each.access.axes)
         text = self.loaded(self.ends[value.id], each.access.type.dtype, value.dtype)
         self.bind(value.id, text, dims)

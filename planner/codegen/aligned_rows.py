@@ -51,7 +51,7 @@ class AlignedText:
         """Whether the ends are no part of the row's tiles."""
 
     def begin(self) -> None:
-        """What is the same for all blocks of a row, and for a held axis its lanes."""
+        """Writes the lines that hold for all blocks of a row, and for a held axis its lanes."""
         scope, name = self.scope, self.name
         # By `&`: of a remainder, which may be negative, the compiler knows no range.
         scope.line(f"{name}_skip = ({self.start}) & {self.vector - 1}", "elements before the row")

@@ -46,5 +46,5 @@ class JoinedRow:
         return re.sub(rf"\b{name}\b", self.name, pointer)
 
     def apart(self, text: str, dims: TileDims) -> str:
-        """What was loaded, along both axes again."""
+        """A loaded tile, along both axes again."""
         return text if self.axes is None else f"tl.reshape({text}, {self.text.shape(dims)})"

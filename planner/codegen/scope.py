@@ -19,8 +19,8 @@ from .text import Text
 
 
 def zero(dtype: str) -> str:
-    """What a masked load of this type gives where nothing is read. Triton makes no float8 of an
-    integer."""
+    """The number that a masked load of this type gives where nothing is read. Triton makes no
+    float8 of an integer."""
     return "0.0" if dtype in FLOAT8 else "0"
 
 
@@ -62,7 +62,7 @@ class Scope:
         return text
 
     def loaded(self, text: str, source: str, target: str) -> str:
-        """What was read, in the dtype of registers."""
+        """A loaded value, in the dtype of registers."""
         return convert(text, source, target)
 
     def converted(self, text: str, source: str, target: str, dims: TileDims) -> str:

@@ -19,7 +19,8 @@ from .scope import Scope
 
 
 def begin(scope: Scope, value: Value, fold: Fold, dims: TileDims) -> None:
-    """What stands beside the state: the sum of the distances, and what they are from."""
+    """Writes two values beside the state: the sum of the distances, and the pivot that they are
+    measured from."""
     dtype = TRITON_DTYPE[value.dtype]
     scope.line(f"v{value.id}_apart = tl.full({scope.text.shape(dims)}, 0.0, {dtype})")
     shape = scope.text.shape(_kept(scope, fold, dims))
@@ -44,7 +45,7 @@ def take(
 
 
 def joined(scope: Scope, value: Value, fold: Fold, dims: TileDims) -> str:
-    """What every lane's sum of squares is to be less by."""
+    """The term that is subtracted from every lane's sum of squares."""
     name = f"v{value.id}"
     count = literal(scope.nest.count(fold), value.dtype, scope.numbers)
     scope.line(f"{name}_off = {_total(scope, fold, dims, f'{name}_apart')} / {count}")

@@ -37,8 +37,8 @@ def mean_of(scope: Scope, value: Value, fold: Fold, dims: TileDims) -> str:
 
 
 def begin(scope: Scope, value: Value, dims: TileDims) -> None:
-    """What every lane keeps besides its state: its first element, and the sum of the distances from
-    there, which is small where the elements are large and near each other."""
+    """Writes two values that every lane keeps besides its state: its first element, and the sum of
+    the distances from there, which is small where the elements are large and near each other."""
     zeros = f"tl.full({scope.text.shape(dims)}, 0.0, {TRITON_DTYPE[value.dtype]})"
     scope.line(f"v{value.id}_first = {zeros}")
     scope.line(f"v{value.id}_from_first = {zeros}")
@@ -61,8 +61,8 @@ def take(scope: Scope, value: Value, fold: Fold, dims: TileDims, counter: str) -
 
 
 def joined(scope: Scope, value: Value, fold: Fold, dims: TileDims, loop: TileLoop) -> str:
-    """What every lane adds at the end: n times the square of how far its mean lies from that of
-    all, n being the elements it has seen."""
+    """The term that every lane adds at the end: n times the squared distance of its mean from the
+    mean of all, where n is the number of elements that it has seen."""
     name = f"v{value.id}"
     turns = _turns(scope, value, loop, dims)
     mean = mean_of(scope, value, fold, dims)
@@ -98,8 +98,9 @@ def _turns(scope: Scope, value: Value, loop: TileLoop, dims: TileDims) -> str:
 
 
 def late(scope: Scope, axis: int, dims: TileDims) -> str:
-    """What is taken off the number of a turn along an axis: 1 in the lanes whose first element
-    comes in the second turn, because the blocks of aligned rows begin before the row."""
+    """The text that is subtracted from the number of a turn along an axis: 1 in the lanes whose
+    first element comes in the second turn, because the blocks of aligned rows begin before the
+    row."""
     rows = scope.blocks.aligned
     if rows is None or rows.axis != axis:
         return ""

@@ -111,7 +111,7 @@ def plain(number: Any) -> Any:
 
 
 def at_probe(number: Any, probe: int) -> Any:
-    """What a number is at one of the sets of probe sizes."""
+    """The value of a number at one of the sets of probe sizes."""
     return number.probes[probe] if isinstance(number, (Size, Amount)) else number
 
 
@@ -194,8 +194,8 @@ def bases(sizes: Iterable[object]) -> tuple[Size, ...]:
 
 
 def bucket(bases: Iterable[Size]) -> list[list[int]]:
-    """What sizes of one bucket share: each rounded up to a power of two, and whether it is a
-    multiple of 16."""
+    """The properties that the sizes of one bucket share: each rounded up to a power of two, and
+    whether it is a multiple of 16."""
     return [[rounded_up(b), int(int(b) % ALIGNED == 0)] for b in bases]
 
 

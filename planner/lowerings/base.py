@@ -150,7 +150,8 @@ class Lowering(Protocol):
     """It compiles for minutes, in the process that measures."""
 
     def options(self, group: Graph) -> tuple[str, ...]:
-        """What `options` may be for this group; none where it cannot run it, or needs a config."""
+        """The values that `options` may have for this group; none where it cannot run it, or needs
+        a config."""
         return ()
 
     def modelled(
@@ -166,7 +167,7 @@ class Lowering(Protocol):
         return ()
 
     def build(self, site: GroupSite) -> Built | Refusal:
-        """What runs the group there, or why nothing does. Raises CompileFailed."""
+        """The code that runs the group there, or a refusal. Raises CompileFailed."""
         ...
 
     def prepared(self, site: GroupSite) -> PreparedCall | None:

@@ -41,7 +41,7 @@ class Folded(Regional):
         return found and replace(found, is_judged=found.options == SCALED)
 
     def prepared(self, site: GroupSite) -> PreparedCall | None:
-        """What makes weight and bias, and the call."""
+        """The preparation of weight and bias, and the call."""
         walk = self.walk(site.group, site.options)
         if isinstance(walk, Refusal) or len(site.bodies) != len(walk.bodies):
             return None

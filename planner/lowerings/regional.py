@@ -67,7 +67,7 @@ def walk_s(walk: Walk, bodies: Sequence[float], device: DeviceProfile) -> float:
 
 
 def number_of_bytes(options: str) -> int | Refusal:
-    """What `options` says where it is a number of bytes."""
+    """The number of bytes that `options` names, or a refusal."""
     if not options.isdecimal():
         return Refusal("options", f"{options!r} is no number of bytes")
     return int(options)

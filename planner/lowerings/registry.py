@@ -51,7 +51,7 @@ class Named(Protocol):
 
 
 def lowering_of(group: Named) -> Lowering:
-    """How a group is run."""
+    """The lowering that runs a group."""
     return LOWERINGS[group.lowering]
 
 

@@ -44,8 +44,8 @@ def limits(
     place: Mapping[int, tuple[int, TileAxis]],
     live: Sequence[frozenset[int]],
 ) -> tuple[Limit, ...]:
-    """What masks say about the tiles of a loop; nothing where empty tiles would still count. live:
-    the tile axes of each value."""
+    """The limits that masks set to the tiles of a loop; none where empty tiles would still count.
+    live: the tile axes of each value."""
     items = list(_items(loop.body))
     if not loop.carries or any(not isinstance(item, (Evaluate, Carry)) for item in items):
         return ()

@@ -107,7 +107,7 @@ class Nest:
         return tuple(i for i, a in enumerate(self.axes) if own.issuperset(a.factors))
 
     def count(self, fold: Fold) -> int:
-        """How many elements a fold takes in for each of its results."""
+        """The number of elements that a fold takes in for each of its results."""
         return math.prod(self.axes[axis].extent for axis in self.reduced(fold))
 
     def fold(self, value: int) -> Fold:

@@ -113,8 +113,8 @@ class Walk:
 
 
 def walk(group: Graph, budget: int) -> Walk | Refusal:
-    """How to walk a group so that no value inside it is larger than `budget` bytes, or than its
-    axes allow."""
+    """The walk over a group in which no value inside it is larger than `budget` bytes, as far as
+    its axes allow."""
     try:
         return _Walker(group, budget).walk()
     except Refused as refused:

@@ -26,8 +26,8 @@ _WITHIN: list[float] = []
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """What is done in it counts for the phase. Graphs are compiled by one thread at a time, under
-    Dynamo's lock; what another thread does meanwhile only spoils the figures."""
+    """Counts the time of the block for the phase. Graphs are compiled by one thread at a time,
+    under Dynamo's lock; what another thread does meanwhile only spoils the figures."""
     begin = time.perf_counter()
     _WITHIN.append(0.0)
     try:

@@ -41,7 +41,7 @@ LOGARITHMS = {Op.LOG, Op.LOG2}
 
 
 def shift_of(work: Rewriting, origin: str, form: Mapping[int, float]) -> Shift:
-    """What a value adds whose linear form is given. Raises Refused where that loses digits."""
+    """The shift that a value adds, from its linear form. Raises Refused where that loses digits."""
     waiting = {x: c for x, c in form.items() if c and work.waits(x)}
     extrema = {x: c for x, c in waiting.items() if work.is_extremum(x)}
     logs = {x: c for x, c in waiting.items() if _is_logarithm(work, x)}

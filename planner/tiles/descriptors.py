@@ -45,7 +45,7 @@ class Described:
 
 
 def described(blocks: Blocks, access: Access, dims: TileDims) -> Described | None:
-    """How a descriptor makes an access of these dimensions; None where it cannot."""
+    """The descriptor for an access of these dimensions; None where there is none."""
     terms = access.offset.terms
     plain = {t.axis: t for t in terms if t.axis in dims and t.div == 1 and not t.mod}
     if access.guards or access.at or len(dims) != 2 or sum(t.axis in dims for t in terms) != 2:

@@ -32,7 +32,7 @@ class Builder:
             self._inputs[node] = self._append(old.name, INPUT, (), (), like)
 
     def input(self, node: int) -> Ref:
-        """What stands for an input of the group."""
+        """The reference to an input of the group."""
         return self._inputs[node]
 
     def again(self, node: Node, made: Mapping[int, Ref]) -> Ref:
@@ -130,8 +130,8 @@ class Calls(Builder):
         self.values = values
 
     def operand(self, load: Load, dtype: str, axes: Sequence[Factors]) -> Ref:
-        """What a load reads, as a tensor with one dimension for each of `axes`; repeated along
-        the factors on which it does not depend."""
+        """The elements that a load reads, as a tensor with one dimension for each of `axes`,
+        repeated along the factors on which it does not depend."""
         values, ref = self.values, self._inputs[load.input]
         for position, dim in enumerate(load.dims):
             size = values.size(dim.factors)

@@ -82,7 +82,8 @@ def view(reader: Reader, node: Node, kind: str, windows: Windows) -> TraceSteps:
 def load_dims(
     dims: Dims, shape: tuple[int, ...], stride: tuple[int, ...], windows: Windows
 ) -> tuple[LoadDim, ...]:
-    """How a load of such a tensor walks over `dims`, guarded where a window leaves the tensor."""
+    """The steps of a load of such a tensor over `dims`, guarded where a window leaves the
+    tensor."""
     parts = []
     for factors, size, step, window in zip(dims, shape, stride, windows, strict=True):
         if window is None:

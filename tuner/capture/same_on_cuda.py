@@ -24,8 +24,8 @@ aten = torch.ops.aten
 
 
 def difference_on_cuda(gm: fx.GraphModule, inputs: Sequence[Any]) -> str | None:
-    """What differs between the graph's operations on the CPU and on CUDA; None where nothing
-    does. gm: a graph from Dynamo; inputs: its arguments, on the CPU."""
+    """The difference between the graph's operations on the CPU and on CUDA; None where there is
+    none. gm: a graph from Dynamo; inputs: its arguments, on the CPU."""
     try:
         here, there = (list(_operations(gm, inputs, device)) for device in ("cpu", "cuda"))
     except Exception as error:  # noqa: BLE001 - an operation without a fake CUDA form, of any kind

@@ -16,7 +16,7 @@ from ..records.heartbeat import Heartbeat
 
 
 def gpu_id(device: torch.device) -> str:
-    """What tells a GPU from all others, on any host; "" for the CPU."""
+    """The identity of a GPU among those of all hosts; "" for the CPU."""
     if device.type != "cuda":
         return ""
     return str(torch.cuda.get_device_properties(device).uuid)

@@ -61,9 +61,9 @@ class GateCase:
 
     @cached_property
     def expected(self) -> tuple[tuple[int, Expected | Reference], ...]:
-        """What each tensor among the outputs must come close to, with its place. Where float64
-        cannot be had (no memory for it, an operation that cannot be evaluated by itself), eager's
-        own result."""
+        """The reference of each tensor among the outputs, with its place. Where there is no float64
+        (no memory for it, an operation that cannot be evaluated by itself), it is eager's own
+        result."""
         graph = self.captured.graph
         states = _states(graph)
         places = [
@@ -150,7 +150,7 @@ def case(captured: Captured, inputs: Sequence[Any], name: str = GIVEN) -> GateCa
 
 
 def cases(captured: Captured, inputs: Sequence[Any]) -> tuple[GateCase, ...]:
-    """What a plan is tried on: the inputs themselves and, where memory allows it, others."""
+    """The inputs on which a plan is checked: those given and, where memory allows it, others."""
     found = [case(captured, inputs)]
     for name, others in _others(captured, inputs):
         try:

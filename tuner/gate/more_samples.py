@@ -83,7 +83,7 @@ def gathered(tensor: torch.Tensor, wide: int, numbers: torch.Tensor) -> torch.Te
 def unexplained(
     doubt: Doubt, failed: FailedSlices, wide: int, numbers: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What no evaluation with errors explains of the slices with these numbers: elements that err
+    """The errors of the slices with these numbers that no evaluation explains: elements that err
     too far, elements of slices whose root mean square is too large, and the errors of all."""
     low = torch.zeros_like(failed.value)
     high, most = low.clone(), failed.typical

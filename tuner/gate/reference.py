@@ -122,7 +122,7 @@ class _Evaluations:
         self._walk = math.sqrt(deepest(graph)) * _FLOAT32
 
     def rounding(self, dtype: torch.dtype) -> float:
-        """What an element of an output of this type may err whatever it is computed from."""
+        """The error that an element of an output of this type may have in any case."""
         walk = self._walk
         if dtype is torch.float64:
             walk *= torch.finfo(torch.float64).eps / _FLOAT32
@@ -174,7 +174,7 @@ def expected(
     device: torch.device,
     eager: Sequence[torch.Tensor] | None = None,
 ) -> tuple[Expected, ...]:
-    """What the outputs of the graph must come close to, for these inputs. eager: the framework's
+    """The references of the outputs of the graph, for these inputs. eager: the framework's
     outputs, where they are known. Raises Outside where an index that is computed from them lies
     outside."""
     return _Evaluations(graph, inputs, device, eager).expected
@@ -195,8 +195,8 @@ def references(
 
 
 def by_eager(graph: Graph, eager: torch.Tensor) -> Expected:
-    """What an output must come close to where nothing but eager's is known: each element, and
-    each slice, within a tolerance of it. Integers and booleans are exact."""
+    """The reference of an output where only eager's result is known: each element, and each slice,
+    must be within a tolerance of it. Integers and booleans are exact."""
     dtypes = {getattr(torch, n.type.dtype) for n in graph.nodes if n.type} | {eager.dtype}
     least = max((TOLERANCE[d] for d in dtypes & TOLERANCE.keys()), default=0.0)
     if not eager.dtype.is_floating_point or not eager.numel():

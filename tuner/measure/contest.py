@@ -92,8 +92,8 @@ class Laps:
         return Laps(*({n: each[n] for n in kept} for each in (self.cold, self.busy, self.host)))
 
     def behind(self, name: str) -> Behind:
-        """How far it is behind the fastest: cold, busy, or busy with a slower host, whichever is
-        worst."""
+        """The distance from the fastest: cold, busy, or busy with a slower host, whichever is the
+        largest."""
         each = [_behind(name, laps) for laps in (self.cold, self.busy, self._slower())]
         return max(each, key=lambda behind: behind.median)
 

@@ -192,7 +192,7 @@ class Interleaved:
         return timed(self.laps[name])
 
     def ratio(self, a: str, b: str) -> Ratio:
-        """How a compares with b, round by round."""
+        """The times of a divided by those of b, round by round."""
         return ratio([x / y for x, y in zip(self.laps[a], self.laps[b], strict=True)])
 
     def wins(self, a: str, b: str) -> bool:

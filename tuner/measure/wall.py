@@ -74,13 +74,14 @@ class Wall:
 
     @property
     def last_s(self) -> float:
-        """What is left until the tune is cut off."""
+        """The seconds that are left until the tune is cut off."""
         if self.seconds < LEAST_PROMISED:
             return float("inf")
         return max(0.0, self._until + OVERRUN * self.seconds - self.clock())
 
     def check_left_s(self, is_needed: bool) -> float:
-        """What is left for checking a plan. is_needed: no other one was found right."""
+        """The seconds that are left for checking a plan. is_needed: no other one was found
+        right."""
         if is_needed and self.seconds < LEAST_PROMISED:
             return float("inf")
         share = LEAST_CONTEST_SHARE if is_needed else CONTEST_SHARE
@@ -88,7 +89,7 @@ class Wall:
 
     @property
     def before_end_s(self) -> float:
-        """What is left without what is kept for the end."""
+        """The seconds that are left, less those that are kept for the end."""
         return max(0.0, self.left_s - self.kept_s)
 
     def baselines_until(self, beside: bool = False) -> float:

@@ -93,7 +93,7 @@ class Refit:
     is_better: bool
 
     def evidence(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        """What the store keeps beside the profile."""
+        """The record that the store keeps beside the profile."""
         before, after = (accuracy(samples, s)[0] for s in (self.before_s, self.unseen_s))
         return {
             "trials": len(samples),
@@ -220,8 +220,8 @@ def refitted_after_tune(store: Calibrations, shipped: DeviceProfile) -> str | No
 
 
 def start_of(store: Calibrations, shipped: DeviceProfile) -> DeviceProfile:
-    """What a fit begins with: the profile measured on the device, else the shipped one, so that
-    factors are never piled on factors."""
+    """The profile with which a fit begins: the one measured on the device, else the shipped one, so
+    that factors are never multiplied by factors."""
     for record in store.calibrations(shipped.key):
         if record.source == "measured" and record.undone_at is None:
             return DeviceProfile.from_json(record.profile)

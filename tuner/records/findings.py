@@ -46,7 +46,7 @@ class GroupFindings:
         return sum(c.config is not None for c in self.outcomes)
 
     def add(self, candidate: Candidate, outcome: Outcome, cost: Cost | None) -> None:
-        """What came of it; of one that is tried again the last counts."""
+        """Adds the outcome of a candidate. If it is tried again, the last outcome counts."""
         before = self.outcomes.get(candidate)
         if before is not None and not isinstance(before, Timed):
             self.failures -= 1

@@ -25,7 +25,7 @@ class FoundPlan:
     plan: Plan
     record: PlanRecord | None
     measured: dict[str, Measured]
-    """What the trials of the chosen configs told, by kernel key."""
+    """The measurements of the chosen configs, by kernel key."""
 
     @property
     def key(self) -> str | None:
@@ -53,7 +53,7 @@ def _record(store: Store, graph: Graph, device_key: str) -> PlanRecord | None:
 
 
 def measured_in(store: Store, plan: Plan) -> dict[str, Measured]:
-    """What the trials of the chosen configs told, by kernel key."""
+    """The measurements of the chosen configs, by kernel key."""
     found = {group.kernel_key: _trial(store, plan, group) for group in plan.groups}
     return {name: measured for name, measured in found.items() if measured is not None}
 

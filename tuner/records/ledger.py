@@ -95,7 +95,7 @@ class Ledger:
         return known
 
     def news(self, group: Group) -> list[Known]:
-        """What other tuners have found out of the group since it was last asked for."""
+        """The results of other tuners for the group since this was last called."""
         # A server hands out ids before it commits what they are of.
         return self._read(group, max(0, self._seen.get(group.key, 0) - LATE))
 
@@ -269,7 +269,8 @@ def family(group: Graph) -> str:
 
 
 def form(group: Graph) -> list[Any]:
-    """What two groups of different sizes share: operations, wiring, ranks and dtypes."""
+    """The form of a group, which it shares with groups of other sizes: operations, wiring, ranks
+    and dtypes."""
     rows: list[Any] = []
     for node in group.nodes:
         kind = None if node.type is None else [len(node.type.shape), node.type.dtype]

@@ -41,7 +41,7 @@ class GroupMachineCode:
         self.kernels[config] = _KernelCode(estimated, registers, spill_bytes)
 
     def registers(self, config: Config, estimated: int) -> int:
-        """What to expect of a config of which the cost model expects `estimated`."""
+        """The registers to expect of a config for which the cost model expects `estimated`."""
         # Of one that spills more, the registers say nothing: the compiler has given up.
         sound = {c: k for c, k in self.kernels.items() if k.spill_bytes <= MOST_SPILLED}
         near = _nearest(config, sound)

@@ -137,5 +137,5 @@ def _halved(config: Config) -> list[Config]:
 
 
 def rows_of(config: Config) -> int:
-    """How many rows a program works on at a time."""
+    """The number of rows that a program works on at a time."""
     return math.prod(size for name, size in config.blocks if name.startswith("x"))

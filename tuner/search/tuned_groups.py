@@ -116,7 +116,7 @@ class Tasks:
 
     @property
     def different(self) -> int:
-        """How many different groups the cover has that the model prefers."""
+        """The number of different groups in the cover that the model prefers."""
         return len({task.group.key for task in self.all(self.first)})
 
     def plan(

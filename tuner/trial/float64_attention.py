@@ -17,8 +17,8 @@ _KINDS = ("flash", "efficient", "cudnn")
 
 
 def wide_attention(op: str) -> Callable[..., tuple[Any, ...]] | None:
-    """What takes the arguments of a vendor's call and gives its results from scores that are
-    written out; None for any other operation. Of the results the first two, output and logarithm of
+    """A function that takes the arguments of a vendor's call and computes its results from scores
+    in memory; None for any other operation. Of the results the first two, output and logarithm of
     the sums, or the gradients have numbers; the rest is the state of kernels that do not run."""
     names = {f"{_PREFIX}{kind}_attention{way}.default" for kind in _KINDS for way in _WAYS}
     if op not in names:

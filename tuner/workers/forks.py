@@ -53,13 +53,13 @@ class WorkerProgram:
 
     @property
     def command(self) -> list[str]:
-        """How to start it with this interpreter. -P: the current folder is the user's, and its
-        modules are not to be found before ours."""
+        """The command that starts it with this interpreter. -P: the current folder is the user's,
+        and its modules are not to be found before ours."""
         return [sys.executable, "-P", "-m", self.module, *self.arguments]
 
 
 def forking(forks: Forks | None, program: WorkerProgram) -> Fork | None:
-    """How a role starts its processes by the server, if there is one."""
+    """The function by which a role starts its processes, if there is a server that forks them."""
     return None if forks is None else partial(forks.start, program)
 
 

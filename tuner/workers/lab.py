@@ -197,7 +197,7 @@ class _Ranking:
 
 
 def usual_compilers() -> int:
-    """How many processes compile, if nobody says."""
+    """The default number of processes that compile."""
     return max(1, min(12, len(os.sched_getaffinity(0)) - 3))
 
 

@@ -76,7 +76,7 @@ class _Pool:
 
     @property
     def before_and_after(self) -> list[tuple[int, int]]:
-        """How far the windows reach beyond each end of the source."""
+        """The elements by which the windows reach beyond each end of the source."""
         last = [
             (n - 1) * s + d * (k - 1) + 1
             for n, s, d, k in zip(
@@ -141,7 +141,8 @@ class _Pool:
         return found
 
     def cropped(self, y: torch.Tensor) -> torch.Tensor:
-        """What windows side by side cover, as the source: its padding cut off, zeros after it."""
+        """The elements that windows side by side cover, in the shape of the source: padding is cut
+        off, and zeros are added after it."""
         pad: list[int] = []
         for n, k, p, size in zip(self.results, self.kernel, self.padding, self.sizes, strict=True):
             pad = [-p, size + p - n * k, *pad]

@@ -26,8 +26,8 @@ MOST_ATOMS = 6
 
 
 def known(graph: fx.Graph) -> dict[fx.Node, Known]:
-    """What follows from positions and numbers alone. Every value of the graph must have a static
-    shape."""
+    """The values that follow from positions and numbers alone. Every value of the graph must have
+    a static shape."""
     found: dict[fx.Node, Known] = {}
     with _disable_current_modes():
         for node in graph.nodes:

@@ -33,8 +33,8 @@ class Band:
 
 
 def band(mask: Known, dtype: torch.dtype) -> Band | None:
-    """What a mask over [..., queries, keys], boolean or to be added, keeps; None where it is no
-    band of keys around the query's own index."""
+    """The band of keys around the query's own index that a mask over [..., queries, keys] keeps,
+    boolean or to be added; None where it keeps something else."""
     if not isinstance(mask, Cases):
         return None
     kept = [_keeps(value, dtype) for value in mask.values]

@@ -79,8 +79,9 @@ def is_of_slow_groups(node: fx.Node) -> bool:
 
 
 def rows_of(node: fx.Node) -> RowsOf | None:
-    """How a convolution becomes a product; None where it stays one. A function that is given what
-    makes a call, and the convolution, and gives the rows and the weight, both dense."""
+    """The function that makes a convolution a product; None where it stays a convolution. It takes
+    a function that makes calls, and the convolution. It gives the rows and the weight, both
+    dense."""
     return next((make for is_so, make in _ROWS if is_so(node)), None)
 
 
@@ -172,9 +173,9 @@ def _windows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
 
 
 def grouped_rows(call: Callable[..., fx.Node], node: fx.Node) -> tuple[Any, Any]:
-    """What each pixel of a convolution's result reads of each group, [groups, pixels, ...], and the
-    weight, [groups, channels of the result, ...]: windows onto a copy with zeros around it, in
-    which the pixels of a line of a window are one run of memory."""
+    """The elements that each pixel of a convolution's result reads of each group, [groups, pixels,
+    ...], and the weight, [groups, channels of the result, ...]: windows onto a copy with zeros
+    around it, in which the pixels of a line of a window are one run of memory."""
     given: Any = node.args[:5]
     image, weight, _, (down, across), (top, left) = given
     groups: Any = node.args[8]

@@ -40,8 +40,8 @@ groups of 32 52; of 14 x 14, 528 in groups of 48 94, 512 in groups of 64 29, 480
 
 
 def padded_widths(node: fx.Node) -> tuple[int, int] | None:
-    """How many channels of the image and of the result each group is to have; None where a
-    convolution stays as it is."""
+    """The numbers of channels of the image and of the result that each group is to have; None where
+    a convolution stays as it is."""
     if node.target is not aten.convolution.default or node.args[6]:
         return None
     image, weight, result = value_of(node.args[0]), value_of(node.args[1]), node.meta.get("val")
@@ -74,7 +74,7 @@ def _whole(channels: int) -> int:
 
 
 def padded(call: Callable[..., fx.Node], node: fx.Node, widths: tuple[int, int]) -> fx.Node:
-    """What stands for a convolution; call: makes a node."""
+    """The node that takes the place of a convolution. call: makes a node."""
     groups: Any = node.args[8]
     bias = node.args[2]
     results = node.meta["val"].shape[1] // groups

@@ -151,7 +151,7 @@ class GraphedExecutor:
 
     @property
     def calls(self) -> int:
-        """How often it ran, in either way."""
+        """The number of calls, launched one by one or replayed."""
         return self.executor.calls + self.replays
 
     def boxed(self, args: list[Any]) -> Sequence[Any]:

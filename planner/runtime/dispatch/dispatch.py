@@ -235,8 +235,8 @@ class Dispatcher(PlanRunners):
                 return _boxed(self.entire(gm, given.fakes, way))
 
     def static(self, captured: Captured, given: Given) -> Boxed:
-        """What runs a static graph by a plan with groups of its own. Raises RunsWhole when there is
-        none, or when it says to run the whole graph in one way."""
+        """A function that runs a static graph by a plan with groups. Raises RunsWhole when there is
+        no plan, or when the plan runs the whole graph in one way."""
         graph_key, stage = key(captured.graph), given.stage
         try:
             live = self.found(captured, given)
@@ -286,8 +286,8 @@ class Dispatcher(PlanRunners):
         self.warn("no-plan", about, f"graph {graph_key[:12]}: {why}; runs as {how}")
 
     def failed(self, device: torch.device, error: Exception) -> WholeWay:
-        """How a graph runs that could not be captured or planned: as a miss does. Raises NoPlan
-        when on_miss is "error"."""
+        """The way to run a graph that could not be captured or planned: that of a miss. Raises
+        NoPlan when on_miss is "error"."""
         log.debug("a graph cannot be planned", exc_info=error)
         why = f"a graph cannot be planned: {summary_of(error)}"
         if self.policy.on_miss == "error":

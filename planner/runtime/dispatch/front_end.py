@@ -43,8 +43,8 @@ _TRIES = 8
 
 
 def entered(compiled: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What torch.compile made of a module or a function, as a function that enters Dynamo at once.
-    None where its options ask for more than that. It may be called where `is_plain`."""
+    """A function that calls a compiled module or function and enters Dynamo at once; None where the
+    options of torch.compile ask for more than that. It may be called where `is_plain`."""
     context, inner = _parts(compiled)
     if inner is None or context is None or not callable(context.callback):
         return None

@@ -43,8 +43,8 @@ def place(key: str) -> Path:
 
 
 def read(key: str) -> str:
-    """What is kept by a key; "" where there is nothing. Raises ValueError where the first line does
-    not belong to it."""
+    """The text that is kept by a key; "" where there is none. Raises ValueError where the first
+    line does not belong to the key."""
     file = place(key)
     try:
         head, _, opened = file.read_text().partition("\n")
@@ -117,7 +117,7 @@ def recorded() -> Iterator[dict[str, str]]:
 
 
 def recording() -> dict[str, str] | None:
-    """What is collected; None outside of `recorded`."""
+    """The texts that `recorded` collects; None outside of it."""
     return _recorded[-1] if _recorded else None
 
 

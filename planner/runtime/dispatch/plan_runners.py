@@ -102,12 +102,12 @@ class PlanRunners:
         return self.policy.numerics
 
     def forget(self, live: tuple[str, str]) -> None:
-        """What ran by this key of `live` is not kept any more."""
+        """Removes the runner with this key of `live`."""
         self.live.pop(live, None)
 
     def found(self, captured: Captured, given: Given) -> Live | str:
-        """What runs the graph: by its plan, by one that an earlier miss of its bucket or of an
-        equal graph led to, or else by one that is made now. Or why there is none of them."""
+        """The runner of a graph: by its plan, by a plan that an earlier miss of its bucket or of an
+        equal graph led to, or by a plan that is made now. A text says why there is none."""
         bucket = bucket_key(captured.graph) or key(captured.graph)
         with phase("lookup"):
             found = self.sources.find(captured)

@@ -1,4 +1,4 @@
-"""What is known of the calls of a loaded model: which go to eager, and what enters Dynamo."""
+"""Short ways for the calls of a loaded model: straight to eager, or into Dynamo at once."""
 
 from __future__ import annotations
 

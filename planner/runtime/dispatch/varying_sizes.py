@@ -28,7 +28,7 @@ class GraphCompiler(Protocol):
     @property
     def numerics(self) -> Numerics: ...
     def static(self, captured: Captured, given: Given) -> Boxed:
-        """What runs the graph. Raises RunsWhole where it runs in one way."""
+        """A function that runs the graph. Raises RunsWhole where it runs in one way."""
         ...
 
     def entire(self, gm: fx.GraphModule, inputs: Sequence[Any], way: WholeWay) -> Boxed:
@@ -40,13 +40,13 @@ class GraphCompiler(Protocol):
         ...
 
     def forget(self, live: tuple[str, str]) -> None:
-        """What ran by this key, of a graph and its stage, is not kept any more."""
+        """Removes the runner with this key, of a graph and its stage."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What runs for some sizes. numbers: the outputs that are numbers, by position; None where
+    """The runner for some sizes. numbers: the outputs that are numbers, by position; None where
     `call` takes all the inputs. live: its key among those of the dispatcher. frame: the user's own
     code is best at these sizes, all of the frame."""
 

@@ -81,8 +81,8 @@ def ahead(
     made: Mapping[int, Built | PreparedCall],
     inputs: Collection[int],
 ) -> tuple[LaunchAhead, ...]:
-    """What runs before all others. inputs: those of the graph that it does not write. Kernels that
-    prepare a call always do; those that give results of the graph are left where they are."""
+    """The launches before all others. inputs: those of the graph that it does not write. Kernels
+    that prepare a call are always among them; those that give results of the graph stay."""
     every = (member for unit in order for member in _members(graph, unit, made))
     members = [member for member in every if {*member.inputs} <= {*inputs}]
     found: list[LaunchAhead] = []

@@ -188,7 +188,7 @@ class Executor:
 
     @property
     def calls(self) -> int:
-        """How often it ran."""
+        """The number of calls."""
         return self._count[0]
 
     @contextmanager

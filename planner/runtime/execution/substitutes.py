@@ -41,7 +41,7 @@ class Substitutes:
 
     @property
     def said(self) -> str:
-        """What to say of all of them."""
+        """The text of the warning, for all of them."""
         more = len(self.notes) - 1
         also = f"; so is it with {more} other kind{'s' * (more > 1)} of groups" if more else ""
         return f"a kernel of its plan cannot be built: {self.notes[0]}{also}"

@@ -181,8 +181,8 @@ _COUNT = [0]
 
 
 def compilations() -> int:
-    """How many kernels that take sizes as arguments this process has compiled; in Triton's
-    interpreter, how many texts of any kernel it has read."""
+    """The number of kernels that take sizes as arguments and that this process has compiled; in
+    Triton's interpreter, the number of texts of any kernel that it has read."""
     return _module.cache_info().misses if interpreted() else _COUNT[0]
 
 
@@ -234,7 +234,7 @@ def _compiled_first(source: KernelSource, wanted: Target, aligned: bool, key: st
 
 
 def code_key_of(source: KernelSource, target: Target, aligned: bool) -> str:
-    """What the kernel's machine code is known by; see `ready`."""
+    """The key of the kernel's machine code; see `ready`."""
     buffers = tuple((b.dtype, b.descriptor and b.descriptor.block) for b in source.buffers)
     scalars = tuple((s.kind, s.aligned) for s in source.scalars)
     numbers = source.num_warps, source.num_stages, source.contracts, aligned, _allowed(source)
@@ -471,7 +471,8 @@ def _independent(source: KernelSource) -> KernelSource:
 
 
 def resources(compiled: Compiled) -> KernelResources:
-    """What the machine code uses, read from its own resource section (needs no GPU)."""
+    """The registers and memory that the machine code uses, read from its own resource section
+    (needs no GPU)."""
     return _resources(compiled.source, compiled.kernel)
 
 

@@ -49,8 +49,8 @@ def missing(sources: Iterable[KernelSource], target: Target) -> list[KernelSourc
 def side_by_side(
     sources: Sequence[KernelSource], compile: Callable[[KernelSource], Any]
 ) -> list[Any]:
-    """What `compile` gives of them, each in a thread; nothing of a single one, which gains nothing,
-    nor of those for which it raises CompileFailed."""
+    """The results of `compile`, each made in a thread. A single source gives none, because it gains
+    nothing, nor does one for which `compile` raises CompileFailed."""
     if len(sources) < 2:
         return []
 

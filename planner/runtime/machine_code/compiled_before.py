@@ -70,7 +70,7 @@ def keep(key: str, kernel: Any) -> None:
 
 
 def told(key: str) -> Any:
-    """What `tell` was told of a key, by the same compiler; None where it was told nothing."""
+    """The value that `tell` was given for a key, by the same compiler; None where there is none."""
     if not _is_plain():
         return None
     try:

@@ -34,7 +34,7 @@ def keep_elsewhere(error: OSError) -> None:
 
 
 def unwritable(error: OSError) -> str:
-    """What to say when there is no place for machine code."""
+    """The message when there is no place for machine code."""
     return (
         f"machine code cannot be written to {knobs.cache.dir} ({error.strerror or error}): free "
         "some space, or name another folder with TRITON_CACHE_DIR"

@@ -207,8 +207,8 @@ def _unwrapped(launch: Any) -> Any:
 
 
 def arguments(source: KernelSource, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What Triton's public launch takes for these tensors: Triton's descriptor objects where the
-    kernel wants descriptors, and else the tensors themselves; then the kernel's numbers."""
+    """The arguments of Triton's public launch for these tensors: Triton's descriptor objects where
+    the kernel wants descriptors, else the tensors themselves; then the kernel's numbers."""
     given: list[Any] = []
     for buffer, tensor in zip(source.buffers, tensors, strict=True):
         found = buffer.descriptor

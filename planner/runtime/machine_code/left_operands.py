@@ -18,8 +18,8 @@ _DESCRIPTOR = re.compile(r"^\s*(?:or|add)\.\w+\s+(%\w+)\s*,\s*(%\w+)\s*,\s*-?\d+
 
 
 def misread(ptx: str) -> str | None:
-    """What is wrong with the machine code that ptxas would make of this text; None if nothing is
-    known."""
+    """A known fault of the machine code that ptxas would make of this text; None if there is
+    none."""
     if "wgmma.mma_async" not in ptx:
         return None
     address: dict[str, str] = dict(_DESCRIPTOR.findall(ptx))
