@@ -178,6 +178,15 @@ def _is_dense(x: torch.Tensor, order: Sequence[int]) -> bool:
     return True
 
 
+def _soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> Any:
+    """In the type of the input, whatever that of the target is; torch's own form promotes."""
+    margin = aten.mul.Tensor(aten.neg.default(x), target)
+    if margin.dtype != x.dtype:
+        margin = aten._to_copy.default(margin, dtype=x.dtype)
+    loss = aten.log1p.default(aten.exp.default(margin))
+    return (loss, aten.mean.default(loss), aten.sum.default(loss))[reduction]
+
+
 def _soft_margin_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> Any:
@@ -465,6 +474,7 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _with_a_term(aten.mul.Tensor),
     aten.addcdiv.default: _with_a_term(aten.div.Tensor),
     aten.copy.default: _copy,
+    aten.soft_margin_loss.default: _soft_margin_loss,
     aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.dist.default: _dist,
     aten.constant_pad_nd.default: _constant_pad,

@@ -34,6 +34,17 @@ class ShortWays:
     """Which calls go to eager directly, and what enters Dynamo: None before a call has succeeded,
     False where all of torch.compile is needed."""
 
+    __slots__ = (
+        "_mixed",
+        "direct",
+        "eager",
+        "eager_call",
+        "enter",
+        "has_forgotten",
+        "tensors",
+        "traced",
+    )
+
     def __init__(self, collects: bool, eager_call: Callable[..., Any] = _called) -> None:
         """collects: the collector of cycles runs in the first call, too. eager_call: calls a model,
         its first argument."""
