@@ -213,6 +213,11 @@ def test_a_batch_with_every_target_ignored_has_no_mean() -> None:
     assert F.cross_entropy(x, nothing).isnan()
 
 
+def test_a_margin_has_the_type_of_the_input() -> None:
+    x, target = data(3, 5, dtype=torch.bfloat16), data(3, 5, seed=2).sign()
+    verify(lambda x, y: F.soft_margin_loss(x, y, reduction="none"), [x, target])
+
+
 def test_impossible_classes_beside_the_target_give_no_nan() -> None:
     x = data(4, 9)
     x[:, 5] = -INF
