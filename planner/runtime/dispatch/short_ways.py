@@ -31,8 +31,8 @@ def _called(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class ShortWays:
-    """Which calls go to eager directly, and what enters Dynamo: None before a call has succeeded,
-    False where all of torch.compile is needed."""
+    """The calls that go to eager directly, and the function that enters Dynamo: None before a call
+    has succeeded, False where all of torch.compile is needed."""
 
     __slots__ = (
         "_mixed",

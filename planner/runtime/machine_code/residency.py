@@ -1,4 +1,4 @@
-"""How many registers ptxas is told to make do with, so that one program more lies on an SM.
+"""A limit of registers for ptxas, below which one more program fits on an SM.
 
 ptxas takes what it likes up to what one program may have. Where few programs then lie on an SM at
 once, memory and arithmetic wait for each other: a layer norm of 10,007 columns takes 72 registers a
