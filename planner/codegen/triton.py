@@ -41,7 +41,7 @@ from ..tiles.instructions import (
 from ..tiles.program import TileProgram
 from ..tiles.tile import Pass
 from ..values import values
-from . import mma_and_reductions, quad_sums, scans
+from . import quad_sums, reductions, scans
 from .accesses import AccessPrinter, chosen
 from .aligned_rows import AlignedText
 from .body import convert, expression, literal
@@ -146,7 +146,7 @@ class TritonPrinter(AccessPrinter):
                     self.names[value] = own[number]
                 self._body(body, None)
 
-    def _body(self, body: Body, carried: mma_and_reductions.Carried | None) -> None:
+    def _body(self, body: Body, carried: reductions.Carried | None) -> None:
         for each in body:
             match each:
                 case TileLoop():
@@ -176,7 +176,7 @@ class TritonPrinter(AccessPrinter):
                     assert carried is not None, "a state is taken in inside its loop"
                     carried.take(each)
                 case _:
-                    mma_and_reductions.step(self, each)
+                    reductions.step(self, each)
 
     def _repeat(self, each: TileRepeat) -> None:
         """The sums keep the names that they have before the first turn."""
@@ -373,7 +373,7 @@ class TritonPrinter(AccessPrinter):
     def _walk(self, loop: TileLoop) -> None:
         axis = self.nest.axes[loop.axis]
         counter = f"{axis.name}_block{self.loops}"
-        carried = mma_and_reductions.Carried(self, loop, counter)
+        carried = reductions.Carried(self, loop, counter)
         carried.begin()
         for each in loop.body:
             if isinstance(each, TileScan) and each.carried:
@@ -447,7 +447,7 @@ class TritonPrinter(AccessPrinter):
             for store in each.stores:
                 value = self.nest.values[self.nest.outputs[store.output].value]
                 self.dims[value.id] = self.blocks.dims(self.nest.live[value.id])
-                self.names[value.id] = mma_and_reductions.begun(self, value)
+                self.names[value.id] = reductions.begun(self, value)
                 self.store(store)
                 del self.dims[value.id], self.names[value.id]
             self.line("return")
@@ -465,7 +465,7 @@ class TritonPrinter(AccessPrinter):
             self.load(load, raw)
         self.left, self.together = [], {load.value for load in each.loads}
 
-    def _begun(self, loop: TileLoop, carried: mma_and_reductions.Carried) -> None:
+    def _begun(self, loop: TileLoop, carried: reductions.Carried) -> None:
         """The first block, whose loads are under way since before the wait."""
         self.left, self.done = self.first_left, {*loop.begun}
         self._body(loop.body, carried)
@@ -477,7 +477,7 @@ class TritonPrinter(AccessPrinter):
         loop: TileLoop,
         counter: str,
         turns: tuple[str, str],
-        carried: mma_and_reductions.Carried,
+        carried: reductions.Carried,
         count: str = "",
     ) -> None:
         """Some turns of a loop. count: of all, where these are a part of them."""

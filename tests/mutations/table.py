@@ -319,7 +319,7 @@ change(
     "if False",
     "planner/codegen/test_source.py",
 )
-of("planner/codegen/mma_and_reductions.py", "planner/stream/test_online.py")
+of("planner/codegen/reductions.py", "planner/stream/test_online.py")
 change(
     "states of lanes among the dimensions of their sum",
     'scope.text.broadcast(f"v{fold}_sofar", self._dims(fold), over)',

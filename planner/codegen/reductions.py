@@ -1,4 +1,4 @@
-"""Matrix products (`tl.dot`) and reductions of tiles as Triton, and what loops carry of both."""
+"""Reductions of tiles as Triton, and the states that loops carry of them and of matrix products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..tiles.instructions import (
     Welford,
 )
 from ..values.values import Choice, Compute, Fold, Load, Value
-from . import shifted_squares, welford
+from . import mma, shifted_squares, welford
 from .body import convert, identity, literal
 from .scope import Scope
 from .text import is_taken_for_dot
@@ -35,11 +35,11 @@ def step(scope: Scope, each: TileReduction) -> None:
     dims = scope.blocks.dims(scope.nest.live[value.id])
     match each:
         case Mma():
-            text = _whole(each, _mma(scope, each, ""))
+            text = mma.whole(each, mma.product(scope, each, ""))
             scope.bind(value.id, convert(text, "float32", value.dtype), dims)
         case OnesMma():
-            _ones(scope, each)
-            text = _first(_by_ones(scope, each, ""))
+            mma.ones(scope, each)
+            text = mma.first(mma.by_ones(scope, each, ""))
             scope.bind(value.id, _scaled(scope, value, fold, text), dims)
         case Welford():
             _, over = _item(scope, value, fold)
@@ -109,7 +109,7 @@ class Carried:
             shape = self._shape(dims)
             if isinstance(state, OnesMma):
                 assert not self.loop.by_lane, "a product has no state for every lane"
-                _ones(self.scope, state)
+                mma.ones(self.scope, state)
                 shape = f"[{self.scope.blocks.sizes[dims[0]]}, {ONES}]"
             if isinstance(state, Mma):
                 sides = [self.scope.blocks.sizes[a] for a in (state.rows, state.columns)]
@@ -136,9 +136,9 @@ class Carried:
             case Mma():
                 if each.correction is not None:
                     scope.line(f"{state} = {self._before(each, each.correction)}")
-                scope.line(f"{state} = {_mma(scope, each, state)}", value.origin)
+                scope.line(f"{state} = {mma.product(scope, each, state)}", value.origin)
             case OnesMma():
-                scope.line(f"{state} = {_by_ones(scope, each, state)}", value.origin)
+                scope.line(f"{state} = {mma.by_ones(scope, each, state)}", value.origin)
             case Welford():
                 assert self.loop.by_lane, "a mean under way is one of every lane"
                 if each.shifted:
@@ -193,9 +193,9 @@ class Carried:
             text = f"v{fold}_sofar"
             state = self.states[fold]
             if isinstance(state, OnesMma):
-                text = _first(text)
+                text = mma.first(text)
             elif isinstance(state, Mma):
-                text = _whole(state, text)
+                text = mma.whole(state, text)
             value, kind = scope.nest.values[fold], scope.nest.fold(fold)
             scope.bind(fold, _scaled(scope, value, kind, text), self._dims(fold))
 
@@ -429,79 +429,6 @@ def _scaled(scope: Scope, value: Value, fold: Fold, text: str) -> str:
         number = literal(1 / count if exact else count, _working(value), scope.numbers)
         text = f"{text} {'*' if exact else '/'} {number}"
     return convert(text, _working(value), value.dtype)
-
-
-def _mma(scope: Scope, mma: Mma, state: str) -> str:
-    """A matrix product of tiles, added to `state` where there is one."""
-    fold = scope.nest.fold(mma.value)
-    left, right = (_operand(scope, fold, v, mma.k) for v in (mma.source, mma.times))
-    if mma.is_turned:
-        left, right = right, left
-    if mma.slices > 1:
-        a = _slices(scope, mma, left, mma.rows, "[1, 0, 2]", "[0, 2, 1]")
-        b = _slices(scope, mma, right, mma.columns, "[1, 2, 0]", "")
-    else:
-        a = left if mma.rows < mma.k else f"tl.trans({left})"
-        b = right if mma.k < mma.columns else f"tl.trans({right})"
-    options = f", {state}" if state else ""
-    if fold.operand == "float32":
-        options += f', input_precision="{fold.precision}"'
-    return f"tl.dot({a}, {b}{options})"
-
-
-def _slices(scope: Scope, mma: Mma, text: str, axis: int, before: str, behind: str) -> str:
-    """An operand as a product for each slice. axis: its other one. before, behind: the order of
-    its dimensions where that axis stands before the summed one, and where it stands behind."""
-    size, k = scope.blocks.sizes[axis], scope.blocks.sizes[mma.k] // mma.slices
-    is_before = axis < mma.k
-    shape = f"[{size}, {mma.slices}, {k}]" if is_before else f"[{mma.slices}, {k}, {size}]"
-    order, cut = before if is_before else behind, f"tl.reshape({text}, {shape})"
-    return f"tl.permute({cut}, {order})" if order else cut
-
-
-def _whole(mma: Mma, text: str) -> str:
-    """The result of a product from those of its slices, its dimensions in the order of axes."""
-    text = f"tl.sum({text}, 0)" if mma.slices > 1 else text
-    return f"tl.trans({text})" if mma.swapped else text
-
-
-def _operand(scope: Scope, fold: Fold, value: int, k: int) -> str:
-    """An operand in the dtype of the product, zero where the summed axis is padded."""
-    kind = scope.nest.values[value].kind
-    if isinstance(kind, Load) and kind.dtype == fold.operand:
-        return _multiplied(scope, scope.raw[value], fold.operand)
-    text, dims = scope.names[value], scope.dims[value]
-    if scope.blocks.is_ragged(k):
-        text = f"tl.where({scope.text.index(k, dims, '_in')}, {text}, 0.0)"
-    text = scope.operand(text, scope.dtypes[value], fold.operand)
-    return _multiplied(scope, text, fold.operand)
-
-
-def _multiplied(scope: Scope, text: str, dtype: str) -> str:
-    """An operand as an mma takes it."""
-    taken = scope.multiplied(dtype)
-    return text if taken == dtype else f"{text}.to({TRITON_DTYPE[taken]})"
-
-
-def _ones(scope: Scope, each: OnesMma) -> None:
-    dtype = scope.multiplied(scope.nest.loads[each.source].type.dtype)
-    shape = f"[{scope.blocks.sizes[each.k]}, {ONES}]"
-    scope.line(f"v{each.value}_ones = tl.full({shape}, 1.0, {TRITON_DTYPE[dtype]})")
-
-
-def _by_ones(scope: Scope, each: OnesMma, state: str) -> str:
-    """The sum of a loaded tile along one dimension in each of a few columns, added to `state`
-    where there is one: exact products, summed as those of the mma beside it."""
-    dtype = scope.nest.loads[each.source].type.dtype
-    source = _multiplied(scope, scope.raw[each.source], dtype)
-    rows_first = scope.blocks.dims(scope.nest.live[each.source])[1] == each.k
-    rows = source if rows_first else f"tl.trans({source})"
-    return f"tl.dot({rows}, v{each.value}_ones{', ' * bool(state)}{state})"
-
-
-def _first(text: str) -> str:
-    """The first of equal columns."""
-    return f"tl.sum(tl.where(tl.arange(0, {ONES})[None, :] == 0, {text}, 0.0), 1)"
 
 
 def begun(scope: Scope, value: Value) -> str:
