@@ -336,6 +336,7 @@ change(
     "an extremum that is still the identity",
     "guarded, dims = _guarded(state, neutral), self._dims(each.value)",
     "guarded, dims = state, self._dims(each.value)",
+    "planner/numerics/test_contractions.py",
 )
 change(
     "a state follows its extremum",
