@@ -136,6 +136,19 @@ folds(
     lambda x: (x.prod(1), x.nan_to_num(1).clamp(-2, 2).prod(0)),
 )
 folds("prod_of_ints_wraps", "i64[5,37]!nonzero", lambda x: (x.prod(1), x.prod(dtype=torch.int32)))
+folds(
+    "sums_and_products_into_flags",
+    "f32[5,9]!unit",
+    lambda x: [
+        result
+        for y in (x.detach() * 0.9, (x.detach() - 0.5).relu())
+        for result in (
+            y.sum(1, dtype=torch.bool),
+            y.sum(dtype=torch.bool),
+            y.prod(1, dtype=torch.bool),
+        )
+    ],
+)
 folds("prod_of_empty", "f32[5,0] f32[3,2]", lambda x, y: (x.prod(1), y.prod(1)))
 folds("prod_over_all", "f64[3,5]", lambda x: (x.prod(), x.prod(0, keepdim=True)))
 folds("sum_of_opposite_infinities", "f32[5,9]!special", lambda x: (x.sum(1), x.mean(0)))

@@ -177,6 +177,18 @@ def _mean(
     return mean if result == wide else aten._to_copy.default(mean, dtype=result)
 
 
+def _of_flags(reduction: Callable[..., Any]) -> Callable[..., Any]:
+    """A sum or product into booleans, of whether each element is none of zero: what adds up numbers
+    would add up integers, and 0.5 is none."""
+
+    def opened(x: torch.Tensor, *where: Any, dtype: torch.dtype | None = None, **more: Any) -> Any:
+        if dtype is not torch.bool or x.dtype == torch.bool:
+            return NotImplemented
+        return reduction(aten.ne.Scalar(x, 0), *where, dtype=dtype, **more)
+
+    return opened
+
+
 def _mean_of_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return _mean(x, dtype=dtype)
 
@@ -309,6 +321,10 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
 _OWN: Decompositions = {
     aten._to_copy.default: _cast,
     aten.mean.default: _mean_of_all,
+    aten.sum.default: _of_flags(aten.sum.default),
+    aten.sum.dim_IntList: _of_flags(aten.sum.dim_IntList),
+    aten.prod.default: _of_flags(aten.prod.default),
+    aten.prod.dim_int: _of_flags(aten.prod.dim_int),
     aten.mean.dim: _mean,
     aten.var.correction: _var,
     aten.var_mean.correction: _var_mean,
