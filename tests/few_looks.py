@@ -24,6 +24,7 @@ def price_quickly(change: Callable[[object, str, object], None]) -> None:
     from fusionplan.planner.space import space
 
     change(space, "_LOOKED_AT", 24)
+    change(space, "_PRODUCTS_LOOKED_AT", 24)
     change(space, "_QUICK", 1)
 
 

@@ -39,8 +39,8 @@ from .dimensions import (
     dimensions_of,
 )
 from .layouts import LARGEST_TILE, schedules_of
+from .neighbours import beside, in_step, traded
 from .points import (
-    WARPS,
     dot_sides,
     loose,
     points,
@@ -53,7 +53,8 @@ _Judged = tuple[Config, Cost]
 _MOST_PER_THREAD = 128
 MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
-_LOOKED_AT = 800  # Configs among which one is chosen without measuring.
+_LOOKED_AT = 48  # Configs from the best of which one is looked for without measuring,
+_PRODUCTS_LOOKED_AT = 800  # and of products, among which it is chosen.
 _CLEARLY = 0.99  # A neighbour's share of the seconds from which it is taken.
 _STARTS = 3  # Layouts whose best config is a start.
 _QUICK = 6  # Configs of a layout that stand for it where groups are compared.
@@ -190,11 +191,12 @@ class Space:
         config = found[0]
         if not config.layout.loops_once or not self._is_open(config):
             return found
+        limits = self._limits(config.layout)
         for factor in (2, 0.5):
-            while near := _sorted(self, self._in_step_with(found[0], factor)):
-                if near[0][1].seconds > _CLEARLY * found[1].seconds:
+            while others := _sorted(self, in_step(found[0], limits, factor)):
+                if others[0][1].seconds > _CLEARLY * found[1].seconds:
                     break
-                found = near[0]
+                found = others[0]
         return found
 
     def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[_Judged]:
@@ -206,9 +208,7 @@ class Space:
             if point not in seen:
                 if len(seen) == _QUICK:
                     return
-                if config not in known:
-                    known[config] = self.judge(config)
-                cost = known[config]
+                cost = self._judged(config, known)
                 if isinstance(cost, Cost) and not self._is_hopeless(cost):
                     seen[point] = None
                     yield config, cost
@@ -233,13 +233,20 @@ class Space:
         return _ranked(self)[:limit]
 
     def top(self) -> _Judged | None:
-        """The model's best config: from the best usual ones of the best layouts on downhill, for of
-        many axes the usual ones are few of all."""
-        best = dict[Layout, _Judged]()
-        for config, cost in _sorted(self, self.enumerate(_LOOKED_AT)):
-            best.setdefault(config.layout, (config, cost))
-        starts = itertools.islice(best.values(), _STARTS)
-        judged = (self._downhill(one) if self._is_open(one[0]) else one for one in starts)
+        """The model's best config. Without products: from the best of the first configs of the best
+        layouts on downhill, for of many axes the first ones are few of all."""
+        known: dict[Config, Cost | Refusal] = {}
+        best = self._quick(self.schedules, known)
+        is_open = any(map(self._is_open, (config for config, _ in best.values())))
+        for config in self.enumerate(_LOOKED_AT if is_open else _PRODUCTS_LOOKED_AT):
+            cost = self._judged(config, known)
+            if isinstance(cost, Cost):
+                layout = config.layout
+                best[layout] = min(
+                    best.get(layout, (config, cost)), (config, cost), key=_by_seconds
+                )
+        starts = sorted(best.values(), key=_by_seconds)[:_STARTS]
+        judged = (self._downhill(one, known) if self._is_open(one[0]) else one for one in starts)
         found = min(judged, key=_by_seconds, default=None)
         # Of a product with a long epilogue few tiles fit, which may stand behind those.
         usual = self._best_usual()
@@ -263,36 +270,34 @@ class Space:
         parts = any(output.part is not None for nest in nests for output in nest.outputs)
         return not parts and not any(nest.contractions for nest in nests)
 
-    def _downhill(self, found: _Judged) -> _Judged:
-        """The best config next to another, as long as it is clearly better."""
+    def _downhill(self, found: _Judged, known: dict[Config, Cost | Refusal]) -> _Judged:
+        """The best config next to another, or of its tile in another shape, as long as it is
+        clearly better."""
+        limits = self._limits(found[0].layout)
         while True:
-            near = _sorted(self, self._neighbours(found[0]))
-            if not near or near[0][1].seconds > _CLEARLY * found[1].seconds:
+            for step in (beside, traded):
+                best = self._best_of(step(found[0], limits), known)
+                if best is not None and best[1].seconds <= _CLEARLY * found[1].seconds:
+                    break
+            else:
                 return found
-            found = near[0]
+            found = best
 
-    def _neighbours(self, config: Config) -> Iterator[Config]:
-        """Those with one block or the warps twice or half as large, or both in step."""
-        for factor in (2, 0.5):
-            for blocks in self._resized(config, factor):
-                yield replace(config, blocks=blocks)
-            yield from self._in_step_with(config, factor)
-            if config.num_warps * factor in WARPS:
-                yield replace(config, num_warps=int(config.num_warps * factor))
+    def _best_of(
+        self, configs: Iterable[Config], known: dict[Config, Cost | Refusal]
+    ) -> _Judged | None:
+        judged = ((config, self._judged(config, known)) for config in configs)
+        costs = ((config, cost) for config, cost in judged if isinstance(cost, Cost))
+        return min(costs, key=_by_seconds, default=None)
 
-    def _in_step_with(self, config: Config, factor: float) -> Iterator[Config]:
-        """Those with one block and the warps larger by a factor: a thread has as many elements."""
-        if config.num_warps * factor in WARPS:
-            for blocks in self._resized(config, factor):
-                yield replace(config, blocks=blocks, num_warps=int(config.num_warps * factor))
+    def _judged(self, config: Config, known: dict[Config, Cost | Refusal]) -> Cost | Refusal:
+        if config not in known:
+            known[config] = self.judge(config)
+        return known[config]
 
-    def _resized(self, config: Config, factor: float) -> Iterator[tuple[tuple[str, int], ...]]:
-        """The blocks with one of them larger by a factor."""
-        extents = {a.name: a.extent for a in _tiled(self.schedules[config.layout])}
-        for place, (name, size) in enumerate(config.blocks):
-            if 1 <= size * factor <= power_of_two(extents[name]):
-                changed = ((name, int(size * factor)),)
-                yield config.blocks[:place] + changed + config.blocks[place + 1 :]
+    def _limits(self, layout: Layout) -> dict[str, int]:
+        """The largest block of each axis."""
+        return {a.name: power_of_two(a.extent) for a in _tiled(self.schedules[layout])}
 
     def seeds(self, limit: int) -> list[tuple[Config, Cost]]:
         """The model's best configs of every class, in turns: it ranks like configs well, but the
