@@ -16,7 +16,15 @@ from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
 from ..tiles.alignment import NARROW_BYTES, vector_width
 from ..tiles.blocks import Blocks
-from ..tiles.instructions import Loops, Reduce, TileLoop, TileStore, loads_of
+from ..tiles.instructions import (
+    Instruction,
+    Loops,
+    Reduce,
+    TileLoop,
+    TileStore,
+    Welford,
+    loads_of,
+)
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.program import TileProgram, by_body
 from .access_classes import classes
@@ -43,9 +51,10 @@ _SECTOR = 32  # Bytes.
 _PAGE, _LONGEST_STRETCH, _OF_ROW = 2048.0, 16384.0, 4
 
 # Seconds of rows that are accessed by fewer than 8 bytes at once over those of a plain copy, for
-# each time that this halves: on an H200 layer norm of 4099 columns took 2.4 times the bytes' time
-# by 2 bytes, softmax of 50257 columns 1.6 times by 4 (with a second read, half of it from L2).
-_NARROW = 0.6
+# each time that this halves; instructions and lines of the L1 cache are counted besides. On an H200
+# rms norm of 777 columns of 2 bytes, 4 rows a program, takes 1.23 times what a copy takes, and sums
+# of squares of 33 columns of 4 bytes 1.04 times (see `arithmetic._EXCHANGE`).
+_NARROW = 0.15
 
 
 # Memory gives two sectors at once: of stretches of one the other half comes in vain, or late.
@@ -349,11 +358,14 @@ def _unrolled(program: TileProgram) -> set[int]:
     if program.nest.contractions:
         return set()
     loops = [each for each in program.body if isinstance(each, TileLoop)]
-    return {
-        id(loop)
-        for loop in loops
-        if not any(isinstance(i, Reduce) and i.correction is not None for i in loop.body)
-    }
+    return {id(loop) for loop in loops if not any(map(_waits_for_last_turn, loop.body))}
+
+
+def _waits_for_last_turn(each: Instruction) -> bool:
+    """Whether what is done to a state is a chain of operations, more than to add to it."""
+    if isinstance(each, Reduce):
+        return each.correction is not None or each.compensated
+    return isinstance(each, Welford)
 
 
 @once
@@ -379,8 +391,10 @@ def awkwardness(program: TileProgram, num_warps: int) -> float:
         stretches *= _HALF_BURST
     walked = [_walked_along(each, blocks.nest) for each in accesses if each.access is widest]
     if any(walked):
-        row = max(walked) * itemsize(widest.type.dtype) if sweeps(program) > 1 else 0
-        page = min(_LONGEST_STRETCH, max(_PAGE, row / _OF_ROW))
+        row = max(walked) * itemsize(widest.type.dtype)
+        again = row / _OF_ROW if sweeps(program) > 1 else 0.0
+        # Of rows that are shorter than a page the next ones lie in the same.
+        page = min(_LONGEST_STRETCH, max(_PAGE, again), row)
         short = page / (run * itemsize(widest.type.dtype))
         stretches *= 1.0 + 0.046 * math.log2(max(1.0, short))
     return vectors * stretches * _narrowness(program)
