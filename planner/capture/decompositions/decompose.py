@@ -179,7 +179,7 @@ def _mean(
 
 def _of_flags(reduction: Callable[..., Any]) -> Callable[..., Any]:
     """A sum or product into booleans, of whether each element is none of zero: what adds up numbers
-    would add up integers, and 0.5 is none."""
+    would add up integers, and 0.5 is none. PyTorch opens a sum of all to one over dimensions."""
 
     def opened(x: torch.Tensor, *where: Any, dtype: torch.dtype | None = None, **more: Any) -> Any:
         if dtype is not torch.bool or x.dtype == torch.bool:
@@ -321,7 +321,6 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
 _OWN: Decompositions = {
     aten._to_copy.default: _cast,
     aten.mean.default: _mean_of_all,
-    aten.sum.default: _of_flags(aten.sum.default),
     aten.sum.dim_IntList: _of_flags(aten.sum.dim_IntList),
     aten.prod.default: _of_flags(aten.prod.default),
     aten.prod.dim_int: _of_flags(aten.prod.dim_int),
