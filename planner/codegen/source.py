@@ -13,8 +13,9 @@ BEGIN_NEXT, AWAIT_LAST = "gdc_launch_dependents", "gdc_wait"
 """Programmatic dependent launch, of compute capability 9.0 and above: what lets the next kernel be
 launched, and what waits for the last one. Both do nothing where the launch did not ask for it."""
 
-LOOP, DOT = "tl.range(", "tl.dot("
-"""A loop, and a product of tiles, in a kernel's text."""
+LOOP, DOT, SCAN = "tl.range(", "tl.dot(", "tl.associative_scan("
+REDUCTIONS = "tl.sum(", "tl.max(", "tl.min(", "tl.reduce("
+"""A loop, a product of tiles, a scan, and reductions, in a kernel's text."""
 
 TF32 = 'input_precision="tf32"'
 """The option of a product of float32 that may be computed in TF32."""

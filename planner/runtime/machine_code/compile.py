@@ -35,6 +35,8 @@ from ...codegen.source import (
     BEGIN_NEXT,
     DOT,
     LOOP,
+    REDUCTIONS,
+    SCAN,
     TF32,
     Buffer,
     KernelSource,
@@ -342,9 +344,13 @@ def _gave_up(used: KernelResources, num_warps: int) -> bool:
 
 
 def _fewer(source: KernelSource, used: KernelResources) -> int | None:
-    """With how many registers one program more lies on an SM, of a kernel without products of
-    tiles: those have as many stages as shared memory has room for."""
-    if used.spill_bytes or DOT in source.text or source.scalars:
+    """With how many registers one program more lies on an SM, of a kernel that reduces rows: with
+    products of tiles it has as many stages as shared memory has room for; of others none was
+    timed."""
+    reduces = any(each in source.text for each in REDUCTIONS)
+    if not reduces or SCAN in source.text or DOT in source.text:
+        return None
+    if used.spill_bytes or source.scalars:
         return None
     of_sm = source.grid / _LONE
     return fewer_registers(used.registers, source.num_warps, used.shared_bytes, of_sm)

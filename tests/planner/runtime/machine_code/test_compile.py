@@ -185,8 +185,14 @@ def test_one_program_more_lies_on_an_sm(used, warps, shared, programs, told):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("spilled", [32, 40])
-def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(kernel, monkeypatch, spilled):
+@pytest.mark.parametrize(
+    "spilled, text, kept", [(32, "tl.sum(", 1), (40, "tl.sum(", 0), (0, "", 0)]
+)
+def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(
+    kernel, monkeypatch, spilled, text, kept
+):
+    """And reduces rows: of others none was timed."""
+
     def built(source, wanted, aligned, registers=None):
         return Kernel(asm={"ttgir": "", "ptx": str(registers)}, metadata_group={})
 
@@ -198,9 +204,9 @@ def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(kernel, monk
     monkeypatch.setattr(compiling, "_built", built)
     monkeypatch.setattr(compiling, "_resources", used)
     monkeypatch.setattr(compiling, "_KEPT", OrderedDict())
-    source = replace(kernel("x", 256), grid=5000, text=f"# {spilled}")
+    source = replace(kernel("x", 256), grid=5000, text=f"# {spilled} {text}")
     found = compile_kernel(source, Target()).kernel
-    assert found.asm["ptx"] == ("80" if spilled == 32 else "None")
+    assert found.asm["ptx"] == ("80" if kept else "None")
 
 
 @pytest.mark.process
