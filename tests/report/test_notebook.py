@@ -48,7 +48,7 @@ def test_reprs_are_short(shown):
 def test_the_repr_of_a_plan_says_what_it_comes_to():
     plan = measured(block())
     assert (
-        repr(plan) == f"<Plan of graph {plan.graph_key[:12]}: 2 groups; measured; 44.1 us; 1.31x>"
+        repr(plan) == f"<Plan of graph {plan.graph_key[:12]}: 2 groups; measured; 44.3 us; 1.31x>"
     )
     plain = modelled_plan(block(), H200)
     assert "modelled" in repr(plain)

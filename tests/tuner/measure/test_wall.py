@@ -227,6 +227,7 @@ def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.M
         stopwatch=lambda profile: None,
         rules=None,
         conditions=None,
+        captured=SimpleNamespace(device=torch.device("cpu")),
     )
     now = [0.0]
     wall = Wall(100.0, lambda: now[0])

@@ -164,7 +164,7 @@ def test_by_the_model_few_configs_are_for_all_sizes(learn: Learn) -> None:
     parts = [{c for _, c in branches(part)} for part in (tree.multiples, tree.others)]
     assert all(len(configs) > 2 for configs in parts)
     assert all(len({config.num_warps for config in configs}) > 1 for configs in parts)
-    assert sum(map(len, parts)) <= KERNELS
+    assert len(parts[0] | parts[1]) <= KERNELS
     assert "no multiple of 16" in list(branches(tree))[-1][0]
 
 
@@ -260,10 +260,8 @@ def test_what_is_measured_decides_and_what_fails_is_left_out(
 
 
 @pytest.mark.dynamo
-def test_several_short_rows_at_a_time_are_measured_where_rows_begin_anywhere(
-    learn: Learn,
-) -> None:
-    """The model thinks that one row at a time, from a vector's start, is faster."""
+def test_one_short_row_at_a_time_is_measured_where_rows_begin_anywhere(learn: Learn) -> None:
+    """The model thinks that several rows at a time are faster."""
 
     def rows(config: Config) -> int:
         return dict(config.blocks)["x0"]
@@ -271,12 +269,12 @@ def test_several_short_rows_at_a_time_are_measured_where_rows_begin_anywhere(
     def measure(anchor: Anchor, configs: list[Config]) -> dict[Config, float]:
         if anchor.sizes != (241,):
             return {c: anchor.modelled(c) for c in configs}
-        assert rows(min(configs, key=anchor.modelled)) == 1
-        return {c: 1.0 if rows(c) > 1 else 2.0 for c in configs}
+        assert rows(min(configs, key=anchor.modelled)) > 1
+        return {c: 1.0 if rows(c) == 1 else 2.0 for c in configs}
 
     tree = learn(measure)
     assert tree is not None
-    assert rows(leaf(tree, [241])) > 1
+    assert rows(leaf(tree, [241])) == 1
     assert rows(leaf(tree, [2033])) == 1
 
 
