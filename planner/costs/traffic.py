@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph.dtypes import itemsize
-from ..graph.sizes import ALIGNED, nominal, varies
+from ..graph.sizes import ALIGNED, varies
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
 from ..tiles.alignment import NARROW_BYTES, vector_width
 from ..tiles.blocks import Blocks
 from ..tiles.instructions import (
+    Instruction,
     Loops,
     Reduce,
     TileLoop,
@@ -25,7 +26,6 @@ from ..tiles.instructions import (
     loads_of,
 )
 from ..tiles.passes.assign_programs import tiles_in_all
-from ..tiles.passes.compensate_long_sums import is_long
 from ..tiles.program import TileProgram, by_body
 from .access_classes import classes
 from .device import DeviceProfile
@@ -358,15 +358,14 @@ def _unrolled(program: TileProgram) -> set[int]:
     if program.nest.contractions:
         return set()
     loops = [each for each in program.body if isinstance(each, TileLoop)]
-    return {id(loop) for loop in loops if not _waits_for_last_turn(program, loop)}
+    return {id(loop) for loop in loops if not any(map(_waits_for_last_turn, loop.body))}
 
 
-def _waits_for_last_turn(program: TileProgram, loop: TileLoop) -> bool:
+def _waits_for_last_turn(each: Instruction) -> bool:
     """Whether what is done to a state is a chain of operations, more than to add to it."""
-    nest, count = program.nest, nominal(program.blocks.count(loop.axis))
-    reductions = [each for each in loop.body if isinstance(each, Reduce)]
-    waits = (each.correction is not None or is_long(nest, each, count) for each in reductions)
-    return any(waits) or any(isinstance(each, Welford) for each in loop.body)
+    if isinstance(each, Reduce):
+        return each.correction is not None or each.compensated
+    return isinstance(each, Welford)
 
 
 @once
