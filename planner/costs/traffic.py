@@ -364,7 +364,7 @@ def _unrolled(program: TileProgram) -> set[int]:
 def _waits_for_last_turn(each: Instruction) -> bool:
     """Whether what is done to a state is a chain of operations, more than to add to it."""
     if isinstance(each, Reduce):
-        return each.correction is not None or each.compensated
+        return each.correction is not None
     return isinstance(each, Welford)
 
 
