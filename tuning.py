@@ -145,12 +145,15 @@ def tune(
         if place.measured and not stack.enter_context(held(opened, gpu_id(place.device))):
             told.note(_TAKEN.format(device=place.device))
         helpers = Helpers(chosen, cluster, jobs)
+        offers = Offers(opened, place.profile.key, versions())
+        stack.enter_context(helpers.begun(opened, offers.tune, told.note))
         workers = start_workers(stack, place, how, helpers.compilers, model, call, wall)
         told.phase("capture", "running the model once")
         turns = RotatingInputs.of(call, _addresses(model))
         job = _ModelTune(
             *(opened, place, name or _name_of(model), told, allowed, wall),
-            *(model, call, turns, how, helpers, workers),
+            *(model, call, turns, how),
+            *(helpers, offers, workers),
         )
         captured = job.captured()
         found, interrupted = job.run(captured)
@@ -226,6 +229,7 @@ class _ModelTune:
     turns: RotatingInputs
     how: CaptureOptions
     helpers: Helpers
+    offers: Offers
     workers: TuneWorkers
 
     def captured(self) -> CapturedModel:
@@ -270,7 +274,7 @@ class _ModelTune:
         """A job for each graph, open to all workers of the store; those that were asked for work
         while the block runs. In the contest that follows no other GPU is at work."""
         self.store.put_device(device_record(self.place.profile))
-        with Offers(self.store, self.place.profile.key, versions()) as offers:
+        with self.offers as offers:
             limits = SearchLimits(self.allowed.trials, self.allowed.each, seed=0)
             seconds = OFFERED * self.allowed.seconds
             jobs = [

@@ -4,8 +4,8 @@ A job is open while its tune renews its lease, on the database's own clock; a tu
 none behind. Its deadline is on that clock too, so that hosts need not agree on the time.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
@@ -61,6 +61,32 @@ class Jobs:
             connection.execute(update(JobRow).where(JobRow.tune == tune).values(expires_at=ends))
 
         self.write(work)
+
+    def add(self, key: str, more: Mapping[str, Any]) -> None:
+        """Put more into the payload of a job. One that is over stays over."""
+
+        def work(connection: Connection) -> None:
+            which = select(JobRow.__table__).where(JobRow.key == key).with_for_update()
+            row = connection.execute(which).mappings().first()
+            if row is None:
+                return
+            job = record(JobRecord, row, self.shown)
+            new = columns(replace(job, payload={**job.payload, **more}))
+            changed = {name: new[name] for name in ("payload", "payload_sha256")}
+            connection.execute(update(JobRow).where(JobRow.key == key).values(changed))
+
+        self.write(work)
+
+    def payload(self, key: str) -> dict[str, Any] | None:
+        """What the job says; None where it is over."""
+
+        def work(connection: Connection) -> dict[str, Any] | None:
+            query = select(JobRow.__table__)
+            query = query.where(JobRow.key == key, _is_open(clock(connection)))
+            row = connection.execute(query).mappings().first()
+            return None if row is None else record(JobRecord, row, self.shown).payload
+
+        return self.read(work)
 
     def end(self, *, key: str | None = None, tune: str | None = None) -> None:
         """The job of this key, or all of a tune, are over."""

@@ -65,6 +65,15 @@ def test_no_job_is_open_after_its_deadline(store, job):
     assert store.jobs.open() == []
 
 
+def test_a_job_is_told_more(store, job):
+    store.jobs.offer(job, 100, 60)
+    store.jobs.add(job.key, {"covering": None})
+    assert store.jobs.payload(job.key) == {**job.payload, "covering": None}
+    store.jobs.end(key=job.key)
+    store.jobs.add(job.key, {"covering": None})
+    assert store.jobs.payload(job.key) is None
+
+
 def test_a_job_names_a_device_of_the_store(store, job):
     with pytest.raises(StoreRefused):
         store.jobs.offer(replace(job, device_key="unknown"), 100, 60)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,7 +13,8 @@ import torch
 from ...planner.costs.device import DeviceProfile, profile_of
 from ...planner.errors import DeviceError
 from ..search.tuned_groups import CoverFunctions
-from ..workers.lab import Lab, WorkerLab
+from ..workers.forks import Forks
+from ..workers.lab import Lab, WorkerLab, usual_compilers
 from .gpu_claim import gpu_id
 
 
@@ -38,8 +39,21 @@ def cuda_site(device: str = "cuda:0", compilers: int | None = None) -> WorkerSit
         raise DeviceError(f"device {device}: torch finds {count} CUDA devices on this host")
     name = f"cuda:{index}"
     profile = profile_of(torch.device(name))
-    lab = partial(WorkerLab, name, profile.capability, compilers=compilers)
+    lab = partial(_lab, name, profile.capability, compilers)
     return WorkerSite(profile, lab, gpu_id(torch.device(name)))
+
+
+@contextmanager
+def _lab(device: str, capability: int, compilers: int | None) -> Iterator[Lab]:
+    """A lab whose processes are forked from one that has imported torch: on a host of several
+    GPUs all their processes would import it at the same time, which slows all of them."""
+    forks = Forks.opened((compilers or usual_compilers()) + 1)
+    try:
+        with WorkerLab(device, capability, compilers=compilers, forks=forks) as lab:
+            yield lab
+    finally:
+        if forks is not None:
+            forks.close()
 
 
 def compilers_of(jobs: int | None, processes: int) -> int | None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...db.errors import StoreError
 from ...db.jobs import OpenJob
@@ -19,7 +20,7 @@ from ...planner.versions import differences, installed
 from ..model_fit.refit import calibrated
 from ..progress.progress import Progress
 from ..records.findings import Findings
-from ..records.jobs import Job
+from ..records.jobs import COVERING, Job, covering_of
 from ..records.ledger import Ledger
 from ..search.graph_search import GraphSearch
 from ..search.group_trials import Budget
@@ -67,17 +68,19 @@ class FleetWorker:
     _seen: set[str] = field(default_factory=set)
     """Jobs that were shared, or left alone."""
 
-    def run(self, idle_s: float | None = None, tune: str | None = None) -> int:
+    def run(self, idle_s: float | None = None, tune: str | None = None, early: bool = False) -> int:
         """Share jobs until there was none for so many seconds (None: for ever); with a tune its
-        jobs alone, until none is open. Gives the number of trials that were made. Raises
+        jobs alone, until none is open. early: the tune opens its jobs later, when it has captured
+        its model; the lab is opened meanwhile. Gives the number of trials that were made. Raises
         StoreError, and DeviceLost where our GPU does nothing any more."""
         idle_since = time.monotonic()
         with ExitStack() as opened:
-            lab: Lab | None = None
+            lab = self._lab(opened) if early else None
             while True:
                 found = self.store.jobs.open(tune)
-                if tune is not None and not found:
+                if tune is not None and not found and not early:
                     return self.measured
+                early = early and not found
                 chosen = next(filter(self._is_for_us, found), None)
                 if chosen is not None:
                     lab = self._lab(opened) if lab is None else lab
@@ -89,7 +92,7 @@ class FleetWorker:
                 idle = time.monotonic() - idle_since
                 if idle_s is not None and idle >= idle_s:
                     return self.measured
-                if lab is not None and idle >= LINGER_S:
+                if lab is not None and idle >= LINGER_S and not early:
                     opened.close()
                     lab = None
                 time.sleep(POLL_S)
@@ -146,6 +149,12 @@ class FleetWorker:
         seed = job.limits.seed + self.place
         shared = SharedSearch(lab, ledger, Findings(), self.progress, seed, settles=False)
         clock = JobClock(self.store, job.key, time.monotonic() + left_s)
+        if tasks.is_large:
+            said = self._when_planned(job)
+            if said is None:
+                return 0
+            if (covering := covering_of(said)) is not None:
+                tasks.take(covering)
         tasks.begin(tasks.first, lab)
         trials = max(job.limits.trials, job.limits.each * tasks.different)
         identity = Identity(job.graph_key, job.device_key, job.versions)
@@ -154,6 +163,12 @@ class FleetWorker:
         finally:
             self.measured += len(ledger.written)
         return len(ledger.written)
+
+    def _when_planned(self, job: Job) -> Mapping[str, Any] | None:
+        """What the job says as soon as its tune has planned the graph; None where it is over."""
+        while (said := self.store.jobs.payload(job.key)) is not None and COVERING not in said:
+            time.sleep(POLL_S)
+        return said
 
     def _tell(self, text: str) -> None:
         """Each thing once."""

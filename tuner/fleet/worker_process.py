@@ -1,7 +1,8 @@
 """A worker on another GPU of the tune's host: `python -m fusionplan.tuner.fleet.worker_process`.
 
-The store is $PLANNER_STORE, so that no password is among the arguments. It ends with the tune's
-last job, on SIGTERM, and when the process that started it dies.
+The store is $PLANNER_STORE, so that no password is among the arguments. It starts while the tune
+captures its model, and ends with the tune's last job, on SIGTERM, and when the process that started
+it dies.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, open_site: OpenSite = open_cuda
     site = open_site(options.compilers)
     try:
         with Store.open() as store:
-            FleetWorker(store, site, ProgressLines(_say)).run(tune=options.tune)
+            FleetWorker(store, site, ProgressLines(_say)).run(tune=options.tune, early=True)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -15,8 +15,12 @@ from ...db.errors import StoreError
 from ...db.records import JobRecord
 from ...db.store import Store
 from ...planner.graph.graph import Graph, from_json, key, to_json, varying_to_json
+from ..workers.covering import Covering
 from .heartbeat import Heartbeat
 from .ledger import graph_record
+
+COVERING = "covering"
+"""In a job's payload, the covers that the tune has found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,26 @@ class Job:
         return Job(record.key, record.name, graph, record.graph_key, device, versions, limits)
 
 
+def covering_of(payload: Mapping[str, Any]) -> Covering | None:
+    """The covers that a job has; None where it has none, or none that can be read."""
+    try:
+        return Covering.from_json(payload[COVERING])
+    except (KeyError, ValueError, AttributeError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class OfferedJob:
     """A job as its tune holds it."""
 
     store: Store
     key: str
+
+    def planned(self, found: Covering | None) -> None:
+        """The covers that the tune has found, from which its workers set out: to plan a large
+        graph takes as long as many trials. None: they plan it themselves."""
+        with contextlib.suppress(StoreError, ValueError):
+            self.store.jobs.add(self.key, {COVERING: None if found is None else found.to_json()})
 
     def end(self) -> None:
         """Workers leave it. That the store cannot be written is told by what is written next."""

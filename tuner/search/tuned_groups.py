@@ -22,6 +22,7 @@ from ...planner.plan import Evidence, GroupPlan, Plan
 from ..records.findings import Finding, Findings
 from ..records.ledger import compute_count
 from ..trial.outcome import ATEN
+from ..workers.covering import Covering
 from ..workers.lab import Group, Lab
 from ..workers.ranking import RankedSpace, SpaceLike
 from .config_search import SURE
@@ -87,7 +88,8 @@ class Tasks:
     _by_key: dict[str, Task] = field(default_factory=dict)
     _spaces: dict[str, RankedSpace | Refusal] = field(default_factory=dict)
     _all: dict[Groups, list[Task]] = field(default_factory=dict)
-    _covers: tuple[Cover, ...] = ()
+    planned: Covering | None = None
+    """What was found elsewhere (see `plan`)."""
 
     def of(self, nodes: tuple[int, ...], copies: tuple[int, ...] = ()) -> Task:
         found = self._by_nodes.get((nodes, copies))
@@ -125,26 +127,35 @@ class Tasks:
         """Look for the model's best covers of a large graph in the lab's workers; those of others
         are found where they are asked for. False: `is_over` said so before anything came.
         is_enough: whether covers of sections will do."""
-        if compute_count(self.graph) < LARGE:
+        if not self.is_large:
             return True
         planning = lab.plan(self.graph, self.profile, COVERS)
         found = planning.result(is_over, is_enough) if planning is not None else None
         if found is None:
             return planning is None or not is_over()
-        self._covers = found.covers
-        quick_s.tell(self.profile, found.prices)
+        self.take(found)
         return True
+
+    def take(self, found: Covering) -> None:
+        """Set out from covers that were found elsewhere, and their prices."""
+        self.planned = found
+        quick_s.tell(self.profile, found.prices)
 
     def best(self, count: int) -> tuple[Cover, ...]:
         """The best few covers by the model."""
-        if self._covers and count <= COVERS:
-            return self._covers[:count]
+        if self.planned is not None and count <= COVERS:
+            return self.planned.covers[:count]
         return self.cover.best(self.graph, self.profile, count)
 
     @property
     def first(self) -> Groups:
         """The cover that the model prefers."""
         return self.best(1)[0].groups
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its covers are looked for elsewhere."""
+        return compute_count(self.graph) >= LARGE
 
     @property
     def look_s(self) -> float:

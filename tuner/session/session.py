@@ -210,6 +210,8 @@ class Session:
                 )
                 if not planned:
                     return None
+                if self.job is not None:
+                    self.job.planned(tasks.planned)
                 tasks.begin(tasks.first, lab)
                 # It is given an end when it begins.
                 budget = Budget(self.limits.trials_of(tasks.different), clock=stop)

@@ -16,8 +16,11 @@ import pytest
 import torch
 from fleet_sites import H200, seconds_of
 from fusionplan.db import Store
+from fusionplan.planner.covers.cover import Cover
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.graph.graph import key
+from fusionplan.planner.groups.group import GroupContent
+from fusionplan.planner.plan import Chosen
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.fleet import worker as fleet_worker
 from fusionplan.tuner.fleet.gpu_claim import held
@@ -26,7 +29,9 @@ from fusionplan.tuner.fleet.site import WorkerSite, compilers_of, cuda_site
 from fusionplan.tuner.fleet.worker import FleetWorker, ProgressLines
 from fusionplan.tuner.records.jobs import OfferedJob, Offers, SearchLimits
 from fusionplan.tuner.records.ledger import device_record
+from fusionplan.tuner.search.tuned_groups import LARGE, CoverFunctions
 from fusionplan.tuner.trial.outcome import Candidate
+from fusionplan.tuner.workers.covering import Covering
 from fusionplan.tuner.workers.lab import Group
 from tuner_fakes import FakeLab
 from tuner_graphs import chain, pointwise
@@ -52,6 +57,20 @@ def test_a_worker_searches_a_job_from_the_store_alone(store: Store, offer: Offer
     assert lab.duels == []  # winners are the tune's to settle
     assert store.plans() == []
     assert store.counts()["claim"] == 0
+
+
+def test_a_worker_takes_over_the_plan_of_a_large_graph(store: Store, offer: Offer):
+    """It waits for the covers that the tune finds, and looks for none itself."""
+    graph = chain(LARGE)
+    halves = tuple(range(1, 61)), tuple(range(61, LARGE + 1))
+    job = offer(graph)
+    found = Covering((Cover(halves, Chosen(1.0, 1.0, 1.0, True, 1, 1, 0)),), {})
+    threading.Timer(0.2, lambda: job.planned(found)).start()
+    asked: list[object] = []
+    cover = CoverFunctions(best=lambda *of: asked.append(of) or ())
+    worker(store, lab := FakeLab(seconds_of), cover=cover).run(idle_s=0.0)
+    assert asked == []
+    assert {GroupContent.of(graph, half).key for half in halves} <= {k for k, _ in lab.measured}
 
 
 def test_nothing_is_searched_twice(store: Store, offer: Offer):
