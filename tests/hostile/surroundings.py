@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from hostile.judge import Wrong
 from hostile.scenarios import World, block, in_threads, on_a_gpu, same, scenario
@@ -161,6 +162,44 @@ def deterministic_algorithms_are_asked_for(w: World) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     same(mine(x, i), function(x, i))
+
+
+@scenario
+def derivatives_in_forward_mode(w: World) -> None:
+    """Tangents pass through what was compiled without them, and what a closure holds has one."""
+    held = {"scale": w.numbers(8)}
+
+    def function(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (8,)) * held["scale"]
+
+    mine, x, along = w.compile(function), w.numbers(5, 8), w.numbers(5, 8, seed=1)
+    for given in (x, x.clone().requires_grad_()):
+        same(mine(given), function(given))
+        with forward_ad.dual_level():
+            moved = forward_ad.make_dual(given, along)
+            same(*(forward_ad.unpack_dual(f(moved)) for f in (mine, function)))
+            held["scale"] = forward_ad.make_dual(w.numbers(8), w.numbers(8, seed=2))
+            same(*(forward_ad.unpack_dual(f(x)) for f in (mine, function)))
+        held["scale"] = w.numbers(8)
+    same(mine(x), function(x))
+
+
+@scenario
+def many_gradients_at_once(w: World) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.softmax(-1) * x
+
+    x = w.numbers(5, 8).requires_grad_()
+    mine, many = w.compile(function), w.numbers(3, 5, 8, seed=1)
+    found = [
+        torch.autograd.grad(f(x), x, many, is_grads_batched=True) for f in (mine, function, mine)
+    ]
+    same(*found[:2])
+    same(*found[1:])
+    jacobian = torch.autograd.functional.jacobian
+    for forward in (False, True):
+        how = {"strategy": "forward-mode" if forward else "reverse-mode", "vectorize": True}
+        same(*(jacobian(f, x.detach(), **how) for f in (mine, function)))
 
 
 @scenario

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from ...lowerings.base import Boxed
@@ -63,9 +64,9 @@ class Step:
 
     The first call with new shapes, types or Python values goes through torch.compile, which must
     capture the whole model as one graph. Later ones like it go to the graph at once, without
-    gradients only. Of the model nothing is looked at then: parameters, buffers and caches must be
-    written in place and not replaced, and Python that the model runs beside its tensors does not
-    run.
+    gradients or tangents only. Of the model nothing is looked at then: parameters, buffers and
+    caches must be written in place and not replaced, and Python that the model runs beside its
+    tensors does not run.
     """
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
@@ -74,7 +75,7 @@ class Step:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values()) if kwargs else args
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and forward_ad._current_level < 0:
             names = tuple(kwargs) if kwargs else ()
             for bound in self._bound:
                 if bound.takes(given, names):
@@ -89,7 +90,8 @@ class Step:
     def _first(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: tuple[Any, ...]
     ) -> Any:
-        if torch.is_grad_enabled() or WATCH.runs is not None:
+        watched = WATCH.runs is not None
+        if watched or torch.is_grad_enabled() or forward_ad._current_level >= 0:
             return self.compiled(*args, **kwargs)
         runs: list[GraphRun] = []
         WATCH.runs = runs

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._C import _dispatch_tls_is_dispatch_key_included as _tls_is_included
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...capture.aot_front import by_aot_autograd
@@ -44,7 +45,7 @@ from ...versions import versions
 from ..cuda_graphs.step import WATCH
 from ..phases import phase, told
 from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
-from .frames import COUNTS, drop_guards_of_hooks, leave_frame_alone
+from .frames import COUNTS, drop_guards_of_hooks, guard_forward_mode, leave_frame_alone
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .opened_before import OpenedBefore
 from .pass_through import PassThrough, passes_through, without_wrapper
@@ -148,7 +149,7 @@ class Dispatcher(PlanRunners):
         COUNTS.graphs += 1
         COUNTS.given += 1
         try:
-            if writes_overlap(gm) or has_no_numbers(inputs):
+            if guard_forward_mode() or writes_overlap(gm) or has_no_numbers(inputs):
                 raise RunsWhole(AS_EAGER)
             return opened()
         except RunsWhole as whole:
@@ -249,7 +250,8 @@ class Dispatcher(PlanRunners):
         if isinstance(live, Live):
             self.live[graph_key, stage] = live
             if live.runner is not None:
-                return live.runner.boxed
+                boxed = live.runner.boxed
+                return boxed if stage != "backward" else _unless_batched(boxed, captured.gm)
             way = whole_way(live.plan, captured.graph) or AS_EAGER
             raise RunsWhole(way, live.plan.frame)
         why = live
@@ -320,6 +322,26 @@ def _agreed(live: Live | str, groups: Sequence[str]) -> Live | str:
     if not why:
         return live
     return f"{live}; and {why}" if isinstance(live, str) else why
+
+
+_BATCHES = torch._C._dispatch_key_parse("VmapMode")
+"""Included while torch's older `vmap` runs, that of `is_grads_batched`; within that of `torch.func`
+AOTAutograd refuses a backward pass."""
+
+
+def _unless_batched(run: Boxed, gm: fx.GraphModule) -> Boxed:
+    """A backward graph run by `run`, or by ATen where torch computes many gradients at once
+    (`is_grads_batched`): then the gradients that come are no tensors with memory of their own."""
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        if not _tls_is_included(_BATCHES):
+            return run(args)
+        given = tuple(args)
+        args.clear()
+        results: Sequence[Any] = gm(*given)
+        return results
+
+    return call
 
 
 def _boxed(run: Boxed) -> Boxed:

@@ -24,8 +24,10 @@ import torch
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._guards import TracingContext
+from torch._guards import Guard, TracingContext
+from torch.autograd import forward_ad
 
 from .calls import MOST, kind_of_call
 from .signatures import signature
@@ -202,6 +204,19 @@ def drop_guards_of_hooks() -> None:
 
 
 _HOOKS_OF_SAVED = getattr(GuardBuilder, "AUTOGRAD_SAVED_TENSORS_HOOKS", None)
+
+
+def guard_forward_mode() -> bool:
+    """To be called by a back end while Dynamo compiles a frame: whether forward-mode derivatives
+    are computed now. Dynamo compiles again where that changes, of which it has a guard but does not
+    ask by itself. A kernel computes values alone, and would lose their tangents."""
+    context = TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(_FORWARD_MODE)
+    return forward_ad._current_level >= 0
+
+
+_FORWARD_MODE = Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL)
 
 
 def _is_of_an_input(guard: Any) -> bool:
