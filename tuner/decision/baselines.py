@@ -173,6 +173,9 @@ class Baselines:
         return self.ahead is not None and self.ahead.has(name)
 
     def _warm(self, name: str, call: TurnCall, until: float) -> None:
+        if self.ahead is not None and (why := self.ahead.broke(name)) is not None:
+            self._leave_out(name, f"it breaks the device for the process that runs it: {why}")
+            return
         wall = self.wall if name != EAGER else None
         began = wall.clock() if wall else 0.0
         try:

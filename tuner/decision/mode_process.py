@@ -25,10 +25,12 @@ import torch
 from ...planner.settings import adopt
 from ..capture.traced_model import TracedGraph, TracedModel, traced
 from ..measure.fair_lock import FairLock
+from ..measure.lost_device import why_lost
 from ..workers.assembler import as_in_workers
 from ..workers.worker import Role, serve
 from .device_turns import timed_in_turn
 from .inductor_workers import SpareProcess, leave_failed_workers
+from .modes_ahead import BROKE
 from .silence_inductor import quiet_autotuning
 
 
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None, spare: SpareProcess | None = None) -> 
         adopt(json.loads(options.settings))
         # Importing it takes seconds, in which the model is captured.
         prepare()
-        return Compiling(FairLock(options.turn)).handle, ()
+        return Compiling(FairLock(options.turn)).handle, Broke
 
     _begin_workers(spare)
     return serve(role)
@@ -71,6 +73,10 @@ def _begin_workers(spare: SpareProcess | None) -> None:
         spare.begin()
 
 
+class Broke(Exception):
+    """A kernel of the mode has broken the device for this process. The answer is its argument."""
+
+
 @dataclass(slots=True)
 class Compiling:
     """Compiles one model in one mode after the other. Dynamo traces it for the first of them."""
@@ -83,15 +89,22 @@ class Compiling:
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """{"mode", "model", "path"}: compile the model of a file (see `modes_ahead.write_model`) in
         a mode, by one call; to {}. path: where modules are found, as in the process that wrote
-        it."""
+        it. Raises Broke."""
         sys.path += [each for each in request["path"] if each not in sys.path]
         run, given = self._run(request["model"], request["mode"])
         turns = timed_in_turn(self.turn, runs=True)
-        with as_in_workers(), quiet_autotuning(), turns, torch.no_grad():
-            run(*given["args"], **given["kwargs"])
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-                torch.cuda.empty_cache()
+        on_gpu = torch.cuda.is_available()
+        try:
+            with as_in_workers(), quiet_autotuning(), turns, torch.no_grad():
+                run(*given["args"], **given["kwargs"])
+                if on_gpu:
+                    torch.cuda.synchronize()
+                    torch.cuda.empty_cache()
+        except Exception as error:
+            why = why_lost(torch.device("cuda")) if on_gpu else None
+            if why is None:
+                raise
+            raise Broke({BROKE: why}) from error
         return {}
 
     def _run(self, file: str, mode: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:

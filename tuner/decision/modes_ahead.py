@@ -50,6 +50,9 @@ POLITENESS = 5
 TUNED = "max-autotune"
 """Modes whose name begins so compile some hundred choices for products."""
 
+BROKE = "broke"
+"""In an answer, how the mode has broken the device."""
+
 _THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 SHARES = {False: 4, True: 2}
 """Of all cores, one in so many compiles for the modes that tune products (True), and for others."""
@@ -78,8 +81,17 @@ class ModesAhead:
 
     def has(self, name: str) -> bool:
         """Whether the mode is in the caches."""
+        return isinstance(self._answer(name), dict) and self.broke(name) is None
+
+    def broke(self, name: str) -> str | None:
+        """How the mode has broken the device for the process that compiled it, as it would for this
+        one; None where it has not."""
+        answer = self._answer(name)
+        return answer.get(BROKE) if isinstance(answer, dict) else None
+
+    def _answer(self, name: str) -> Answer | None:
         begun = self.begun.get(name)
-        return begun is not None and begun.done() and isinstance(begun.result(), dict)
+        return begun.result() if begun is not None and begun.done() else None
 
 
 class ModeProcesses:

@@ -20,6 +20,7 @@ from fusionplan.tuner.decision import mode_process, modes_ahead
 from fusionplan.tuner.decision.baselines import CUT_OFF, Baselines
 from fusionplan.tuner.decision.device_turns import timed_in_turn
 from fusionplan.tuner.decision.modes_ahead import (
+    BROKE,
     ModeProcesses,
     ModesAhead,
     pays,
@@ -288,6 +289,33 @@ def test_a_mode_that_could_not_be_compiled_there_is_compiled_here(tmp_path: Path
     compiled, found = warmed(ahead)
     assert compiled == ["eager", "default"]
     assert not found.left_out
+
+
+def test_a_mode_that_breaks_the_device_there_is_not_compiled_here(tmp_path: Path):
+    """As Inductor's own choices for some convolutions do: the search's findings would be lost."""
+    why = "CUDA error: an illegal memory access was encountered"
+    ahead = ModesAhead({"max-autotune": answered({BROKE: why})}, FairLock(tmp_path / "turn"))
+    compiled, found = warmed(ahead)
+    assert compiled == ["eager"]
+    assert why in found.left_out["max-autotune"]
+
+
+def test_a_process_says_that_its_device_is_broken(monkeypatch: pytest.MonkeyPatch):
+    def fails() -> None:
+        raise RuntimeError("CUDA error")
+
+    compiling = mode_process.Compiling(nullcontext())
+    given = {"args": (), "kwargs": {}}
+    monkeypatch.setattr(mode_process.Compiling, "_run", lambda *of: (fails, given))
+    request = {"mode": "default", "model": "", "path": []}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(mode_process, "why_lost", lambda device: "it is broken")
+    with pytest.raises(mode_process.Broke) as broke:
+        compiling.handle(request)
+    assert broke.value.args == ({BROKE: "it is broken"},)
+    monkeypatch.setattr(mode_process, "why_lost", lambda device: None)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        compiling.handle(request)
 
 
 def test_a_turn_is_held_by_one_thread_of_one_process(tmp_path: Path):
