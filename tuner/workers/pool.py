@@ -339,7 +339,8 @@ class WorkerProcess:
             raise
         if self._role.politeness:
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, self._role.politeness)
+                nice = os.getpriority(os.PRIO_PROCESS, 0) + self._role.politeness
+                os.setpriority(os.PRIO_PROCESS, process.pid, nice)
         with self._lock:
             self._process, self._log = process, log
         self._lines = LinePipe(process)
