@@ -66,9 +66,14 @@ def forked(
     return Done(list(command), status, told, errors)
 
 
+_SET_BY_INDUCTOR = ("TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH")
+"""In every process in which Inductor compiles. Triton reads them when it compiles, not before."""
+
+
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that count when Triton is imported."""
-    return {k: v for k, v in environment.items() if k.startswith(("PTXAS", "TRITON"))}
+    names = (name for name in environment if name.startswith(("PTXAS", "TRITON")))
+    return {name: environment[name] for name in names if name not in _SET_BY_INDUCTOR}
 
 
 def _by_itself(script: Path, *arguments: str | Path) -> Any:

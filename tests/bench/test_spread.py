@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fusionplan.bench import spread
+from ranks import said
 
 SCRIPT = Path(__file__).with_name("rehearse_spread.py")
 
@@ -33,31 +34,19 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_two_processes_measure_a_step() -> None:
+def test_two_processes_measure_a_step(tmp_path: Path) -> None:
     given = ["fsdp", "--device", "cpu", "--tiny", "--limit", "0"]  # one round
     given += ["--ways", "eager", "ours by the model"]
-    command = [sys.executable, "-P", str(SCRIPT), *given]
+    command = [sys.executable, "-P", str(SCRIPT), str(tmp_path), *given]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        # What torchrun says to each: it would import torch itself for that.
-        world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        world["MASTER_PORT"] = str(free.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=os.environ | world | {"RANK": rank, "LOCAL_RANK": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    try:
-        said = [each.communicate(timeout=280) for each in ranks]
-    finally:
-        for each in ranks:
-            each.kill()
-    assert [each.returncode for each in ranks] == [0, 0], said
-    table = [line for out, _ in said for line in out.splitlines() if " (1 rounds)" in line]
+        port = str(free.getsockname()[1])
+    world = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = subprocess.run(
+        command, env=world, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, (done.stderr, said(tmp_path, 2))
+    printed = [line for out, _ in said(tmp_path, 2) for line in out.splitlines()]
+    table = [line for line in printed if " (1 rounds)" in line]
     assert len(table) == 2
     assert "2 plans" in table[1]

@@ -1,17 +1,17 @@
-"""Two training steps of a small model that is spread over processes; one rank of them.
+"""Two training steps of a small model that is spread over two processes.
 
-Arguments: rank, ranks, port of the rendezvous, folder, and runs, such as "tp:model": a way of
-spreading ("ddp", "fsdp", "tp"), and what a graph without a plan does here ("model", "baseline",
-"tune"). Prints what each run found as one line of JSON.
+Arguments: port of the rendezvous, folder, and runs, such as "tp:model tp:baseline": for each rank a
+way of spreading ("ddp", "fsdp", "tp"), and what a graph without a plan does there ("model",
+"baseline", "tune"). Each rank prints what each run found as one line of JSON.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from few_looks import look_little
 from quick_dynamo import quicken as quicken_dynamo
 from quick_interpreter import quicken as quicken_interpreter
+from ranks import forked_ranks
 
 WIDTH, WORDS = 16, 11
+RANKS = 2
 
 
 class Block(nn.Module):
@@ -101,15 +103,15 @@ def run(folder: Path, way: str, on_miss: Any) -> dict[str, Any]:
     return {"losses": losses, "error": error, "kernels": kernels, "collectives": collectives}
 
 
-def main(rank: int, ranks: int, port: str, folder: str, *runs: str) -> None:
+def main(rank: int, port: str, folder: Path, runs: Sequence[str]) -> None:
     meet = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
     for number, each in enumerate(runs):
-        own = Path(folder) / str(number)
+        own = folder / f"run{number}"
         own.mkdir(exist_ok=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = run(own, *each.split(":"))
+            found = run(own, *each.split()[rank].split(":"))
         ours = [str(told.message) for told in caught if told.category is FusionplanWarning]
         print(json.dumps(found | {"warnings": ours}), flush=True)
     dist.barrier()  # Who leaves first would take the connections of the others with it.
@@ -121,5 +123,6 @@ if __name__ == "__main__":
     quicken_dynamo()
     quicken_interpreter()
     look_little(setattr)
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
-    os._exit(0)  # Gloo's threads may wait for each other for minutes while processes end.
+    port, *given = sys.argv[1:]
+    into = Path(given[0])
+    sys.exit(forked_ranks(RANKS, into, lambda rank: main(rank, port, into, given[1:])))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import said
 
 pytestmark = pytest.mark.process
 
@@ -32,19 +33,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    started = []
-    for rank, runs in enumerate(zip(*(run.split() for run in RUNS), strict=True)):
-        command = [sys.executable, "-P", str(SCRIPT), str(rank), "2", port, str(folder), *runs]
-        started.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    try:
-        said = [each.communicate(timeout=LIMIT_S) for each in started]
-    finally:
-        for each in started:
-            each.kill()
-    assert [each.returncode for each in started] == [0, 0], said
-    told = [[json.loads(line) for line in out.splitlines()[-len(RUNS) :]] for out, _ in said]
+    command = [sys.executable, "-P", str(SCRIPT), port, str(folder), *RUNS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    lines = [out.splitlines() for out, _ in said(folder, 2)]
+    assert done.returncode == 0, (done.stderr, said(folder, 2))
+    told = [[json.loads(line) for line in out[-len(RUNS) :]] for out in lines]
     return {run: list(both) for run, *both in zip(RUNS, *told, strict=True)}
 
 
