@@ -17,6 +17,8 @@ from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import aot_module_simplified
 
+from .decompositions.torchs_formulas import as_eager_computes
+
 disable: Callable[[Any], Callable[..., Any]] = _disable
 """Keeps Dynamo from tracing a function."""
 
@@ -24,7 +26,15 @@ disable: Callable[[Any], Callable[..., Any]] = _disable
 def by_aot_autograd(
     gm: fx.GraphModule, inputs: Sequence[Any], bw_compiler: Callable[..., Any], **given: Any
 ) -> Callable[..., Any]:
-    """The result of `aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)`."""
+    """The result of `aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)`, where torch's own
+    formulas give what eager's kernels do."""
+    with as_eager_computes():
+        return _compiled(gm, inputs, bw_compiler, **given)
+
+
+def _compiled(
+    gm: fx.GraphModule, inputs: Sequence[Any], bw_compiler: Callable[..., Any], **given: Any
+) -> Callable[..., Any]:
     nested = any(isinstance(x, (list, tuple, dict)) for x in inputs)
     if nested or os.environ.get("TORCH_COMPILE_DEBUG") == "1":
         return aot_autograd(bw_compiler=bw_compiler, **given)(gm, inputs)

@@ -290,6 +290,14 @@ products(
     "f32[1,2,5,7]",
     lambda x: F.interpolate(x * 2, size=(9, 4), mode="bilinear") + 1,
 )
+for _mode in ("nearest", "bilinear", "bicubic"):
+    products(
+        f"interpolate_{_mode}_to_the_same_size",
+        "f32[1,2,3,4]",
+        lambda x, mode=_mode: [
+            F.interpolate(x * 2, scale_factor=by, mode=mode) + 1 for by in (1.2, 1.5, 2.2)
+        ],
+    )
 products(
     "interpolate_bytes",
     "u8[1,2,5,7]!full",

@@ -208,6 +208,16 @@ given(
     lambda x, t, w: F.multi_margin_loss(x * 2, t, p=2, margin=0.7, weight=w.detach()),
 )
 given(
+    "margins_of_no_number",
+    "f32[6,9]!special i64[6]!<9",
+    lambda x, t: [F.multi_margin_loss(x, t, p=p, margin=0.0, reduction="none") for p in (1, 2)],
+)
+given(
+    "multilabel_margin_of_short_lists",
+    "f32[6,5] i64[6,5]!<5",
+    lambda x, t: F.multilabel_margin_loss(x * 2, t.where(t < 4, -1), reduction="none"),
+)
+given(
     "ctc",
     "f32[9,2,5] i64[2,3]!<4",
     lambda x, t: F.ctc_loss(x.log_softmax(2), t + 1, torch.tensor([9, 8]), torch.tensor([3, 2])),

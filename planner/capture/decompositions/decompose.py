@@ -25,6 +25,7 @@ from .lists import LISTS
 from .losses import LOSSES, accumulator, dims_of, to
 from .pooling import POOLS
 from .ranges import RANGES
+from .torchs_formulas import MARGINS
 
 aten = torch.ops.aten
 Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
@@ -334,6 +335,7 @@ _OWN: Decompositions = {
     **BY_INDEX,
     **LISTS,
     **LOSSES,
+    **MARGINS,
     **OPENED,
     **POOLS,
     **RANGES,
