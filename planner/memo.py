@@ -43,10 +43,11 @@ def by_identity(most: int) -> Callable[[Callable[[Of], Result]], Callable[[Of], 
     def decorate(function: Callable[[Of], Result]) -> Callable[[Of], Result]:
         # The object is kept as long as its result, so that no other has its id.
         kept: OrderedDict[int, tuple[Of, Result | None, Refusal | None]] = OrderedDict()
+        known = kept.get
 
         @wraps(function)
         def look_up(of: Of) -> Result:
-            found = kept.get(id(of))
+            found = known(id(of))
             if found is None:
                 try:
                     found = (of, function(of), None)
@@ -55,12 +56,11 @@ def by_identity(most: int) -> Callable[[Callable[[Of], Result]], Callable[[Of], 
                 kept[id(of)] = found
                 if len(kept) > most:
                     kept.popitem(last=False)
-            _, result, refusal = found
-            if refusal is not None:
+            if found[2] is not None:
                 # Anew each time: an exception holds all frames that it passed, and what they hold,
                 # such as the inputs of the user's call.
-                raise refusal.error()
-            return result  # type: ignore[return-value]  # None only beside a refusal
+                raise found[2].error()
+            return found[1]  # type: ignore[return-value]  # None only beside a refusal
 
         return look_up
 

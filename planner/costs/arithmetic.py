@@ -79,32 +79,37 @@ class Arithmetic:
 @once
 def arithmetic_of(program: TileProgram, num_warps: int) -> Arithmetic:
     """Of all programs, what is computed, moved and reduced, addresses and masks included."""
-    items, blocks = _sorted_out(program), program.blocks
-    found, programs = Arithmetic(), tiles_in_all(program)
+    items, blocks, programs = _sorted_out(program), program.blocks, tiles_in_all(program)
+    slots = sfu = div = libdevice = 0.0
     held, alive = _alive(program, num_warps)
     for some in items.plain:
         elements = blocks.elements(some.axes) * _lanes_alike(program, some.axes, num_warps)
         elements *= alive if held in some.axes else 1.0
-        found = found.plus(some.each, elements * turns(some.loops, blocks) * programs)
+        times, each = elements * turns(some.loops, blocks) * programs, some.each
+        slots += each.slots * times
+        sfu += each.sfu * times
+        div += each.div * times
+        libdevice += each.libdevice * times
     unrolled = any(output.part is not None for output in program.nest.outputs)
     for moved in items.moved:
-        slots = moved.count * _access_slots(moved.access, program, num_warps)
-        slots *= alive if held in moved.access.axes else 1.0
+        own = moved.count * _access_slots(moved.access, program, num_warps)
+        own *= alive if held in moved.access.axes else 1.0
         if unrolled and moved.access.type.dtype in NARROW:
             # There are few operations to a number, and to widen it is one of them.
-            slots += moved.count * blocks.elements(moved.access.axes)
-        found = found.plus(Arithmetic(slots), turns(moved.loops, blocks) * programs)
-    for each, loops in items.reductions:
+            own += moved.count * blocks.elements(moved.access.axes)
+        slots += own * (turns(moved.loops, blocks) * programs)
+    found = Arithmetic(slots, sfu, div, libdevice)
+    for reduced, loops in items.reductions:
         loop = loops[-1] if loops else None
-        more = _of_reduction(program, each, loop)
+        more = _of_reduction(program, reduced, loop)
         found = found.plus(more, turns(loops, blocks) * programs)
         # What every lane has by itself is put together once, behind the loop.
         once_for = loops[:-1] if loop is not None and loop.by_lane else loops
-        slots = _exchange_slots(program, num_warps, each)
-        found = found.plus(Arithmetic(slots), turns(once_for, blocks) * programs)
+        own = _exchange_slots(program, num_warps, reduced)
+        found = found.plus(Arithmetic(own), turns(once_for, blocks) * programs)
     for scan, loops in items.scans:
-        slots = _scan_slots(program, scan)
-        found = found.plus(Arithmetic(slots), turns(loops, blocks) * programs)
+        own = _scan_slots(program, scan)
+        found = found.plus(Arithmetic(own), turns(loops, blocks) * programs)
     found = found.plus(Arithmetic(_masked_slots(program)), programs)
     ends = _ENDS * _ended_rows(program)
     return found.plus(Arithmetic(_PROLOGUE + ends), programs * 32 * num_warps)

@@ -226,6 +226,8 @@ def _replaced_s(work: Work, device: DeviceProfile) -> float:
 
 def total(costs: Sequence[Cost]) -> Cost:
     """The cost of kernels that run one after another; resources are those of the hungriest."""
+    if len(costs) == 1:
+        return costs[0]
     return replace(
         max(costs, key=lambda cost: cost.seconds),
         hbm_bytes=sum(c.hbm_bytes for c in costs),

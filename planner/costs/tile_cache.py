@@ -18,6 +18,8 @@ from ..tiles.tile import tiled
 More = ParamSpec("More")
 Result = TypeVar("Result")
 
+_UNASKED = object()
+
 
 def placed(nest: Nest, config: Config) -> TileProgram:
     """The program as far as block sizes decide it: the same object for the same ones. Raises
@@ -40,11 +42,11 @@ def once(
     @wraps(function)
     def look_up(program: TileProgram, *more: More.args, **none: More.kwargs) -> Result:
         assert not none, "what is asked is told by position"
-        known, asked = _counted(program), (function, *more)
-        if asked not in known:
-            known[asked] = function(program, *more, **none)
-        found: Result = known[asked]
-        return found
+        known, asked = _counted(program), (function, *more) if more else function
+        found = known.get(asked, _UNASKED)
+        if found is _UNASKED:
+            found = known[asked] = function(program, *more, **none)
+        return cast(Result, found)
 
     return cast(Callable[Concatenate[TileProgram, More], Result], look_up)
 

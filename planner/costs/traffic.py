@@ -5,9 +5,8 @@ lie.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..graph.dtypes import itemsize
 from ..graph.sizes import ALIGNED, varies
@@ -150,11 +149,11 @@ def _moved(access: Access, blocks: Blocks) -> tuple[int, bool]:
 
 
 @once
-def traffic_of(program: TileProgram, group: int, at_once: int, device: DeviceProfile) -> Traffic:
+def traffic_of(program: TileProgram, group: int, at_once: int, l2_bytes: int) -> Traffic:
     """Each access moves its tile in every program and turn. group: see `Config`; at_once: programs
-    that run at the same time, a wave of them. Those that share data read it together, so that it
-    leaves memory once in a wave; what an earlier wave, sweep or turn has read is found in L2 as far
-    as what is in use between fits it."""
+    that run at the same time, a wave of them; l2_bytes: what L2 holds. Those that share data read
+    it together, so that it leaves memory once in a wave; what an earlier wave, sweep or turn has
+    read is found in L2 as far as what is in use between fits it."""
     nest, blocks = program.nest, program.blocks
     programs = tiles_in_all(program)
     wave = _Wave(blocks, group, at_once)
@@ -190,13 +189,13 @@ def traffic_of(program: TileProgram, group: int, at_once: int, device: DevicePro
         touched = together * programs / at_once
         hbm += fresh
         if touched - fresh > 0.5 * size:
-            hbm += _missed(min(together, size), KEPT * device.l2_bytes) * (touched - fresh)
+            hbm += _missed(min(together, size), KEPT * l2_bytes) * (touched - fresh)
         outer = next((loop for loop in each.loops if loop.axis not in each.access.axes), None)
         if outer is not None:
             inside = [e for e in every if outer in e.loops]
             in_use = sum(wave.touches(e, e.loops[e.loops.index(outer) + 1 :]) for e in inside)
             again = moved / max(1.0, programs * _distinct(each, blocks)) - 1.0
-            hbm += _missed(in_use, _KEPT_IN_TURN * device.l2_bytes) * touched * again
+            hbm += _missed(in_use, _KEPT_IN_TURN * l2_bytes) * touched * again
     return Traffic(int(hbm), int(l2), int(weighed))
 
 
@@ -237,11 +236,15 @@ def _distinct(each: AccessSite, blocks: Blocks) -> float:
     return each.tile * turns([p for p in each.loops if p.axis in each.access.axes], blocks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Wave:
     blocks: Blocks
     group: int
     at_once: int
+    order: list[tuple[int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.order = self._order()
 
     def touches(self, each: AccessSite, loops: Sequence[TileLoop]) -> float:
         """Bytes that all programs of a wave together touch in the turns of these loops."""
@@ -252,7 +255,7 @@ class _Wave:
         """How many programs of a wave touch different data: neighbours along a grid axis that the
         access lacks share theirs."""
         different, left = 1.0, float(self.at_once)
-        for axis, count in self._order():
+        for axis, count in self.order:
             here = min(float(count), max(1.0, left))
             different *= here if axis in access.axes else 1.0
             left /= here
@@ -338,21 +341,30 @@ def in_flight(
 ) -> float:
     """Bytes that are under way together: the tiles that programs load at once, and of a short loop
     those of some turns, for the compiler unrolls it."""
+    tile, waited = _under_way(program, num_warps)
+    return tile * tile / max(1.0, waited) * resident * device.sm_count * min(1.0, waves)
+
+
+@once
+def _under_way(program: TileProgram, num_warps: int) -> tuple[float, float]:
+    """Bytes that a program loads at once, and those of them that it waits for one by one."""
     every = zip(readings(program), widths(program), strict=True)
     loads = [(each, width) for each, (width, _) in every if each.input is not None]
     short = _unrolled(program)
-    instructions = Counter[int]()
+    instructions = dict.fromkeys(short, 0)
     for each, width in loads:
-        elements = each.tile / itemsize(each.access.type.dtype)
-        instructions[each.stretch] += math.ceil(elements / (32 * num_warps * width))
+        if each.stretch in short:
+            elements = each.tile / itemsize(each.access.type.dtype)
+            instructions[each.stretch] += math.ceil(elements / (32 * num_warps * width))
     tile = waited = 0.0
     for each, _ in loads:
         at_once = _UNROLLED / instructions[each.stretch] if each.stretch in short else 1.0
         tile += each.tile
         waited += each.tile / max(1.0, at_once)
-    return tile * tile / max(1.0, waited) * resident * device.sm_count * min(1.0, waves)
+    return tile, waited
 
 
+@by_body
 def _unrolled(program: TileProgram) -> set[int]:
     """The loops in which no turn waits for what the last one left, but to add to it."""
     if program.nest.contractions:
@@ -408,6 +420,7 @@ def _walked_along(each: AccessSite, nest: Nest) -> int:
     return max((nest.axes[axis].extent for axis in along), default=0)
 
 
+@once
 def _narrowness(program: TileProgram) -> float:
     """How much slower than a plain copy rows are that begin anywhere, by the bytes of all tensors:
     what all programs read, such as a weight, comes from L1. Of a tensor that is read at several

@@ -103,7 +103,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     if config.programs:
         resident = min(resident, math.ceil(started / device.sm_count))
     at_once = min(programs, resident * device.sm_count)
-    traffic = traffic_of(program, config.group, at_once, device)
+    traffic = traffic_of(program, config.group, at_once, device.l2_bytes)
     waves = programs / (resident * device.sm_count)
     ahead = loads_next_tiles(grid)
     flowing = in_flight(program, waves, resident, config.num_warps, device)
@@ -212,19 +212,36 @@ def _folds(program: TileProgram) -> int:
 def shared_bytes(nest: Nest, config: Config) -> int:
     """Shared memory: the reductions that cross warps, the operands of matrix products, or the
     tiles that a persistent kernel loads ahead. Raises Refused when the config does not fit."""
-    program, staged = placed(nest, config), 0
-    if program.mmas:
-        loading = tiled(nest, config, duplicate_raced_loads)
-        described, walks = config.access == "descriptor", config.programs > 0
-        run = shared_memory.StagingNeeds(config.num_warps, described, walks, config.subtiles)
-        staged = shared_memory.staged_bytes(loading, run)
-    if staged:
-        staged = max(staged, shared_memory.stored_bytes(program, config.subtiles))
-    elif meets_in_turns(program):
-        staged = (config.num_stages - 1) * _turn_bytes(program)
-    grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
+    program, ways = placed(nest, config), (config.programs, config.num_stages, config.group)
+    if not program.mmas:
+        return _without_mmas(program, config.num_warps, *ways)
+    loading = tiled(nest, config, duplicate_raced_loads)
+    described, walks = config.access == "descriptor", config.programs > 0
+    run = shared_memory.StagingNeeds(config.num_warps, described, walks, config.subtiles)
+    staged = shared_memory.staged_bytes(loading, run)
+    if not staged:
+        return _without_mmas(program, config.num_warps, *ways)
+    staged = max(staged, shared_memory.stored_bytes(program, config.subtiles))
+    return max(staged, _beside_operands(program, config.num_warps, *ways))
+
+
+@once
+def _without_mmas(
+    program: TileProgram, num_warps: int, programs: int, num_stages: int, group: int
+) -> int:
+    """Where no operands lie there."""
+    staged = (num_stages - 1) * _turn_bytes(program) if meets_in_turns(program) else 0
+    return max(staged, _beside_operands(program, num_warps, programs, num_stages, group))
+
+
+@once
+def _beside_operands(
+    program: TileProgram, num_warps: int, programs: int, num_stages: int, group: int
+) -> int:
+    """Of reductions, or of the tiles that a persistent kernel loads ahead."""
+    grid = tile_cache.grid(program, programs, num_stages, group)
     ahead = _ahead_bytes(program, grid) if loads_next_tiles(grid) else 0
-    return max(_crossing_bytes(program, config.num_warps), staged, ahead)
+    return max(_crossing_bytes(program, num_warps), ahead)
 
 
 @once

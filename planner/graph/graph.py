@@ -40,10 +40,11 @@ class TensorType:
     @property
     def nbytes(self) -> int:
         """Bytes of the distinct elements: an expanded (stride 0) dimension counts once."""
-        distinct = [int(n) for n, s in zip(self.shape, self.stride, strict=True) if s != 0]
-        if 0 in self.shape:
-            return 0
-        return math.prod(distinct) * itemsize(self.dtype)
+        found = itemsize(self.dtype)
+        for n, s in zip(self.shape, self.stride, strict=True):
+            if s != 0 or n == 0:
+                found *= int(n)
+        return found
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

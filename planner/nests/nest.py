@@ -129,7 +129,8 @@ class Nest:
 
     def largest_tile(self, blocks: Sequence[int]) -> int:
         """Elements of the largest value, given the block of every axis."""
-        return max((math.prod(blocks[a] for a in axes) for axes in set(self.live)), default=1)
+        of_axis = blocks.__getitem__
+        return max((math.prod(map(of_axis, axes)) for axes in set(self.live)), default=1)
 
     def with_role(self, role: Role) -> tuple[int, ...]:
         return tuple(i for i, axis in enumerate(self.axes) if axis.role is role)

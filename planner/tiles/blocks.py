@@ -133,7 +133,7 @@ class Blocks:
 
     def elements(self, axes: Iterable[int]) -> int:
         """Elements of a tile over these axes, padding included."""
-        return math.prod(self.sizes[a] for a in axes)
+        return math.prod(map(self.sizes.__getitem__, axes))
 
     def count(self, axis: int) -> int:
         """Blocks along an axis."""
