@@ -82,7 +82,8 @@ hypot = _elementwise(np.hypot)
 nextafter = _elementwise(np.nextafter)
 pow = _elementwise(np.power)
 exp2 = _elementwise(np.exp2)
-exp = fast_exp = _elementwise(np.exp)  # whose fused multiply-add the interpreter rounds twice
+exp = _elementwise(np.exp)  # whose fused multiply-add the interpreter rounds twice
+fast_exp = exp_below_one = exp
 fast_exp2 = _elementwise(np.exp2)
 fast_log = _elementwise(np.log)
 fast_logf = _elementwise(np.log)

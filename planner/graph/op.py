@@ -153,6 +153,9 @@ class Accuracy(Enum):
     RELAXED = "relaxed"
     """For what is rounded to bfloat16 before anything reads it: relative error under 2**-10."""
 
+    BELOW_ONE = "below one"
+    """As QUICK, for an exponential of what is not above 0."""
+
     FLUSHING = "flushing"
     """As QUICK, and what is below 2**-126 becomes 0: for what is only seen in a sum with 1."""
 

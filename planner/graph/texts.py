@@ -42,6 +42,7 @@ def _forms(
     wide: str = "",
     relaxed: str = "",
     summed: str = "",
+    below_one: str = "",
     flushing: str = "",
 ) -> Mapping[Accuracy, OpText]:
     """Forms of a function of floats. The quick ones run on the special function unit."""
@@ -50,6 +51,7 @@ def _forms(
         Accuracy.SUMMED: OpText(summed, cost),
         Accuracy.QUICK: OpText(quick, "sfu"),
         Accuracy.RELAXED: OpText(relaxed, "sfu"),
+        Accuracy.BELOW_ONE: OpText(below_one, "sfu"),
         Accuracy.FLUSHING: OpText(flushing, "sfu"),
     }
     return {accuracy: form for accuracy, form in found.items() if form.text}
@@ -132,6 +134,7 @@ FORMS: Mapping[Op, Mapping[Accuracy, OpText]] = {
         "sfu",
         "tl.exp({self})",
         relaxed="tl.exp({self})",
+        below_one="exp_below_one({self})",
         flushing="fast_exp({self})",
     ),
     Op.EXP2: _forms("tl.exp2({self})", "sfu"),

@@ -84,6 +84,8 @@ class Forms:
             return form
         if has(form.op, Accuracy.FLUSHING) and node.id in self._summed_alone:
             return form.at(Accuracy.FLUSHING)
+        if has(form.op, Accuracy.BELOW_ONE) and node.id in self._below_one:
+            return form.at(Accuracy.BELOW_ONE)
         if node.id in self._normalizing:
             return Form(Op.MUL, operands, inverts=True)
         return form

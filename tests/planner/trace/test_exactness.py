@@ -77,6 +77,9 @@ def test_beside_the_largest_the_smallest_exponentials_of_a_sum_may_be_nothing() 
     assert " fast_exp(" in kernel(weighted, HELD, half)
     for shown in (softmax, plain):
         assert " fast_exp(" not in kernel(shown, HELD, half)
+    # What is known to be at most 1 is kept in fewer instructions.
+    assert " exp_below_one(" in kernel(softmax, HELD, half)
+    assert " exp_below_one(" not in kernel(plain, HELD, half)
     # Alone they are all there is: below 2**-126 each, and their quotients are not.
     far = data(6, 100, dtype=torch.bfloat16) * 0.1 - 90
     for config in (HELD, LOOP):
