@@ -15,6 +15,7 @@ from ..masks.simplify_masks import simplify_masks
 from .associative_scans import associative_scans
 from .channels_last import channels_last
 from .convolution_bias import split_biases
+from .factor_differences import factor_differences
 from .known_lookups import known_lookups
 from .lines_as_images import lines_as_images
 from .lookups_first import lookups_first
@@ -51,6 +52,7 @@ INFERENCE_REWRITES: tuple[Rewrite, ...] = (
     open_masked_attention,
     shared_heads,
     reduce_pieces,
+    factor_differences,
     move_weight_scales,
     stack_products,
     split_packed_sums,
@@ -62,7 +64,9 @@ INFERENCE_REWRITES: tuple[Rewrite, ...] = (
 GRADIENT_REWRITES: tuple[Callable[[fx.Graph], object], ...] = (drop_picked_sums, reassociate)
 """Of the graph of a training step, in place, before what it saves is chosen."""
 
-FAST_REWRITES = frozenset({open_masked_attention, move_weight_scales, split_packed_sums})
+FAST_REWRITES = frozenset(
+    {open_masked_attention, factor_differences, move_weight_scales, split_packed_sums}
+)
 """Those that give other roundings than eager's: only with the numerics "fast"."""
 
 
