@@ -103,8 +103,9 @@ def arithmetic_of(program: TileProgram, num_warps: int) -> Arithmetic:
         loop = loops[-1] if loops else None
         more = _of_reduction(program, reduced, loop)
         found = found.plus(more, turns(loops, blocks) * programs)
-        # What every lane has by itself is put together once, behind the loop.
-        once_for = loops[:-1] if loop is not None and loop.by_lane else loops
+        # What every lane adds to by itself is put together once, behind the loop.
+        by_lane = loop is not None and loop.by_lane and reduced.carried
+        once_for = loops[:-1] if by_lane else loops
         own = _exchange_slots(program, num_warps, reduced)
         found = found.plus(Arithmetic(own), turns(once_for, blocks) * programs)
     for scan, loops in items.scans:

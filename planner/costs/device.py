@@ -26,7 +26,9 @@ class Waits:
     fold_s: float = 0.2e-6
     """A program's warps meet at a reduction,"""
     fold_warp_s: float = 0.03e-6
-    """and longer for each warp."""
+    """and longer for each warp;"""
+    turn_fold_s: float = 0.15e-6
+    """in a turn of a loop they meet in less."""
     start_s: float = 50e-9
     """A program is started on an SM that has room,"""
     start_warp_s: float = 7.5e-9

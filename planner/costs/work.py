@@ -11,7 +11,6 @@ from ..nests.nest import Nest
 from ..tiles.instructions import (
     Grid,
     OnesMma,
-    Reduce,
     TileLoad,
     TileLoop,
     TileScan,
@@ -24,6 +23,7 @@ from . import matrix, shared_memory, tile_cache
 from .arithmetic import Arithmetic, arithmetic_of, prologue_of
 from .device import DeviceProfile
 from .lanes import lines_touched
+from .meeting import LEAST_COPY, meetings_in_turn, meets_in_turns, waits_in_turn
 from .registers import pressure
 from .tile_cache import once, placed, scheduled
 from .traffic import KEPT, awkwardness, in_flight, readings, sweeps, traffic_of, widths
@@ -38,10 +38,10 @@ _LITTLE = 1 / 16  # Of the bytes that a kernel moves, the most that are "almost 
 _EVICTION_OF_PASSES = {"none": 1.0, "first": 0.94, "last": 0.965, "both": 0.925}
 _EVICTION_IN_L2 = {"none": 1.0, "first": 1.0, "last": 0.88, "both": 0.94}
 _PIPELINED = 2.6  # Times the bytes under way: a loop that loads its next turns ahead.
-# Tiles are copied to shared memory ahead by at least 4 bytes at once; fewer are loaded as usual. Of
-# 5 kernels on an H200 that copy columns of float32 by 4 bytes, each took 2.9 times (2.7 to 3.2)
-# what the model said of plain loads, and 2.1 times what the best kernel without copies took.
-_LEAST_COPY, _COPIED_NARROWLY = 4, 2.9
+# Of 5 kernels on an H200 that copy columns of float32 ahead by 4 bytes, the fewest at once, each
+# took 2.9 times (2.7 to 3.2) what the model said of plain loads, and 2.1 times what the best kernel
+# without copies took.
+_COPIED_NARROWLY = 2.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class Work:
     under way at once; awkward: times the seconds of a plain copy. turns, sweeps, folds: of one
     program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
     loads are begun while it works; begun: those of a loop's next turns, while threads meet in
-    each. products: see `matrix`, None without any. launches: two where rows are copied before."""
+    each. turn_folds, turn_waits: in each turn of a loop, where threads meet, and how often it then
+    waits for memory. products: see `matrix`, None without any. launches: two where rows are copied
+    before."""
 
     programs: int
     started: int
@@ -80,6 +82,8 @@ class Work:
     folds: int
     ahead: bool
     begun: bool
+    turn_folds: int
+    turn_waits: int
     products: matrix.Products | None
     launches: int = 1
 
@@ -105,7 +109,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     at_once = min(programs, resident * device.sm_count)
     traffic = traffic_of(program, config.group, at_once, device.l2_bytes)
     waves = programs / (resident * device.sm_count)
-    ahead = loads_next_tiles(grid)
+    ahead, begun = loads_next_tiles(grid), config.num_stages > 2 and meets_in_turns(program)
     flowing = in_flight(program, waves, resident, config.num_warps, device)
     if sweeps(program) and config.num_stages > 1:
         flowing *= _PIPELINED
@@ -136,7 +140,9 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         sweeps=sweeps(program),
         folds=_folds(program),
         ahead=ahead,
-        begun=config.num_stages > 2 and meets_in_turns(program),
+        begun=begun,
+        turn_folds=meetings_in_turn(program),
+        turn_waits=waits_in_turn(program, begun),
         products=matrix.products_of(multiplying, config, programs, spills),
         launches=1 + _copies_rows(program),
     )
@@ -152,7 +158,7 @@ def _copied(program: TileProgram) -> float:
         if each.input is not None
     ]
     _, at_once = max(sizes, default=(0, 0))
-    return _COPIED_NARROWLY if at_once == _LEAST_COPY else 1.0
+    return _COPIED_NARROWLY if at_once == LEAST_COPY else 1.0
 
 
 @once
@@ -182,15 +188,6 @@ def _resident_blocks(registers: int, threads: int, shared: int, device: DevicePr
             device.blocks_per_sm,
         ),
     )
-
-
-@by_body
-def meets_in_turns(program: TileProgram) -> bool:
-    """Whether threads meet in every turn of a loop, at sums along rows that the turn holds: they
-    wait for memory each time, unless loads of the next turns are under way."""
-    loops = (each for each in program.body if isinstance(each, TileLoop))
-    inner = (each for loop in loops for each in loop.body)
-    return not program.mmas and any(isinstance(e, Reduce) and not e.carried for e in inner)
 
 
 @once

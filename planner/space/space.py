@@ -11,8 +11,9 @@ from typing import Any
 from ..config import NATURAL, Config, Layout
 from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
+from ..costs.meeting import meets_in_turns
 from ..costs.tile_cache import once, placed
-from ..costs.work import meets_in_turns, shared_bytes
+from ..costs.work import shared_bytes
 from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
 from ..graph.graph import Graph
