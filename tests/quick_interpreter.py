@@ -24,6 +24,8 @@ def quicken() -> None:
     _keep_dtypes()
     _keep_block_types()
     _keep_shapes()
+    _broadcast_no_equals()
+    _pass_the_semantic()
     _widen_by_a_shift()
     _rewrite_once()
     _patch_once_a_launch()
@@ -76,6 +78,13 @@ def _keep_block_types() -> None:
         vars(self).update(known[key])
 
     tl.block_type.__init__ = init
+    slow: Callable[[Any, Any], Any] = tl.block_type.with_element_ty
+
+    def with_element_ty(self: Any, scalar_ty: Any) -> Any:
+        sizes = vars(self).get("_sizes")
+        return slow(self, scalar_ty) if sizes is None else tl.block_type(scalar_ty, [*sizes])
+
+    tl.block_type.with_element_ty = with_element_ty
 
 
 def _keep_shapes() -> None:
@@ -98,6 +107,45 @@ def _keep_shapes() -> None:
         self.shape, self.numel = known[sizes]
 
     tl.tensor.__init__ = init
+
+
+def _broadcast_no_equals() -> None:
+    """Each operand of an operation is compared with the other, size by size, and with the result:
+    most are of the same shape."""
+    original: Callable[..., Any] = getattr(TritonSemantic, "broadcast_impl_value", None)
+    if original is None:
+        return
+
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        sizes = vars(lhs.type).get("_sizes")
+        if sizes is not None and sizes == vars(rhs.type).get("_sizes"):
+            return lhs, rhs
+        return original(self, lhs, rhs)
+
+    TritonSemantic.broadcast_impl_value = broadcast
+
+
+def _pass_the_semantic() -> None:
+    """Each call of a function of Triton's copies its named arguments without one of them, and then
+    with it."""
+    if not hasattr(interpreter, "_patch_attr") or not hasattr(interpreter, "interpreter_semantic"):
+        return
+    if [*inspect.signature(interpreter._patch_attr).parameters][:3] != ["obj", "name", "member"]:
+        return
+    semantic = interpreter.interpreter_semantic
+    checks = tl.core.builtin(lambda: None).__code__  # only that it is given
+
+    def patch(obj: Any, name: str, member: Callable[..., Any], builder: Any, scope: Any) -> None:
+        if getattr(member, "__code__", None) is checks:
+            member = member.__wrapped__  # type: ignore[attr-defined]
+
+        def called(*given: Any, **named: Any) -> Any:
+            named["_semantic"] = semantic
+            return member(*given, **named)
+
+        scope.set_attr(obj, name, called)
+
+    interpreter._patch_attr = patch
 
 
 def _widen_by_a_shift() -> None:
