@@ -235,7 +235,7 @@ def test_a_decision_that_does_not_end_leaves_the_best_plan(monkeypatch: pytest.M
     place = SimpleNamespace(profile=None)
     how = SimpleNamespace(training=False)
     tune = tuning._ModelTune(
-        *(None, place, "", None, None, wall, None, None, None, how, None, None)
+        *(None, place, "", None, None, wall, None, None, None, how, None, None, None)
     )
     identity = SimpleNamespace(plan=lambda groups, evidence: f"eager, {evidence}")
     best = SimpleNamespace(finalists=SimpleNamespace(best=1), plans=(), identity=identity)
