@@ -76,6 +76,11 @@ refused(
     torch.ops.aten.log_sigmoid_backward,
     cpu=True,
 )
+refused(
+    "resized_to_nothing",
+    "f32[1,2,1,5]",
+    lambda x: F.interpolate(x, scale_factor=(0.5, 2.0), mode="bilinear"),
+)
 for name, function in _OF_INTS.items():
     refused(f"{name}_of_ints", "i64[4,8]", function)
 for name, function in _OF_BOOLS.items():

@@ -4,7 +4,7 @@ whose formula is not what eager's kernel computes.
 While `as_eager_computes` holds, formulas of our own take the place of margin losses: torch's count
 targets behind the end of their list, and NaN. Images of bytes, and those whose size a factor leaves
 as it is or doubles, as 1.2 does with 4 pixels, are resized by eager's kernels: each has exceptions
-of its own there.
+of its own there. So are those of which nothing is left, which eager refuses.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ _RESIZES = (
 
 def _resized(op: Any) -> Callable[..., Any]:
     def resized(x: torch.Tensor, *rest: Any) -> Any:
-        if x.is_floating_point() and not _is_exceptional(x.shape[2:], rest[-1]):
+        sizes, given = x.shape[2:], rest[0]
+        is_empty = any(bool(n < 1) for n in (*sizes, *(given or ())))
+        if x.is_floating_point() and not is_empty and not _is_exceptional(sizes, rest[-1]):
             return NotImplemented
         with torch._C._DisablePythonDispatcher():
             return op(x, *rest)
@@ -91,9 +93,10 @@ def _resized(op: Any) -> Callable[..., Any]:
 
 
 def _is_exceptional(sizes: Sequence[Any], factors: Sequence[float] | None) -> bool:
-    """Whether a factor that is no integer gives a size that an integer gives, too."""
+    """Whether a factor below 3 that is no integer gives a size that an integer gives, too: none at
+    all, which eager refuses, the same or twice as much."""
     return factors is not None and any(
-        1 < factor < 3 and factor != int(factor) and bool(size * factor < size * int(factor) + 1)
+        factor < 3 and factor != int(factor) and bool(size * factor < size * int(factor) + 1)
         for size, factor in zip(sizes, factors, strict=False)
     )
 
