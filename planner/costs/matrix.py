@@ -16,6 +16,7 @@ from ..tiles.program import TileProgram
 from .beside_products import moved_between, read_behind
 from .chains import feed_each_other
 from .device import DeviceProfile, Waits
+from .live_tiles import TAPS, loaded_neighbours
 from .registers import most
 from .tile_cache import once
 from .traffic import turns
@@ -109,7 +110,8 @@ def products_of(
     slower += _TALL * (walks and any(_is_tall(mma, program.blocks) for mma, _ in found))
     behind = read_behind(program) * programs if walks else 0.0
     between = moved_between(program) * programs
-    spilled = 0.0 if reduces else _spilled(program, config, spills if chain else 0) * programs
+    felt = spills if chain or len(loaded_neighbours(program)) >= TAPS else 0
+    spilled = 0.0 if reduces else _spilled(program, config, felt) * programs
     return Products(
         flops,
         tensor,
@@ -128,8 +130,9 @@ def products_of(
 
 
 def _spilled(program: TileProgram, config: Config, spills: int) -> float:
-    """Bytes that a program spills in every turn of a loop: of products that feed each other what is
-    expected of all, `spills` a thread, for each turn has all of them."""
+    """Bytes that a program spills in every turn of a loop: of products that feed each other, or
+    that multiply convolutions, what is expected of all, `spills` a thread, for each turn has all of
+    them."""
     threads = 32 * config.num_warps
     results = [
         program.tile(each.value) / threads
@@ -435,11 +438,11 @@ def _streamed(
         alone.read_s / busy,
         _STREAM_L2 * alone.l2_s,
         alone.tensor_s,
-        alone.prologue_s,
+        alone.arithmetic_s,
         _STREAM_TURN * turns * device.waits.mma_s,
     )
     found = math.pow(sum(each**_STREAM_NORM for each in parts), 1 / _STREAM_NORM)
-    return found * math.exp(_ALONE_SPILLED * spilled)
+    return found * math.exp(_ALONE_SPILLED * spilled) + _EVERY_TURN * alone.spilled_s
 
 
 def _single(

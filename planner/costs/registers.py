@@ -95,6 +95,7 @@ def pressure(
         else:
             wanted = _with_mma(program, 32 * num_warps)
             wanted = _by_warps(program, num_warps, ahead, wanted)
+        wanted = max(wanted, live_tiles.of_neighbours(program, num_warps))
         if several or reduces:
             of_fmas = _of_fmas(program, 32 * num_warps)
             wanted = max(wanted, min(of_fmas, limit + _FMAS_SPILL) if several else of_fmas)

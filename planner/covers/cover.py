@@ -24,6 +24,7 @@ from ..plan import Chosen, GroupPlan, Plan
 from ..regions.regions import regions
 from ..versions import versions
 from . import pricing
+from .between_products import cut_between_products
 from .budget import CoverBudget
 from .candidates import CandidateGroup, Ground
 from .chained import chained
@@ -115,7 +116,9 @@ def _searched(
     ground = Ground(graph, device)
     grown = (bitset(nodes) & ground.compute for nodes in _greedy(graph, device))
     prices = _Prices(ground, dict(known))
-    start = chained(ground, [ground.candidate(group) for group in grown], prices.of)
+    start = [ground.candidate(group) for group in grown]
+    start = cut_between_products(ground, start, prices.of)
+    start = chained(ground, start, prices.of)
     start = with_readers(ground, start, prices.of)
     start = with_writes(ground, start, prices.of)
     parts, cuts = pieces(ground, [each.nodes for each in start])
