@@ -41,16 +41,17 @@ def test_no_torch_where_none_is_needed(planner_process, filled):
 
 @pytest.mark.process
 def test_a_look_at_the_store_is_quick(filled, tmp_path):
-    """In seconds of the processor, for others may have it; once Python has compiled the modules."""
+    """In seconds of the processor, for others may have it; once Python has compiled the modules. On
+    a slow machine more: less than torch takes to be imported, which is a second elsewhere."""
     filled.close()
     env = os.environ | {"PLANNER_STORE": filled.location}
     if env.pop("PYTHONDONTWRITEBYTECODE", ""):
         env["PYTHONPYCACHEPREFIX"] = str(tmp_path / "compiled")
 
-    def seconds(command):
+    def seconds(*command):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-P", "-m", "fusionplan", command],
+            [sys.executable, "-P", *command],
             env=env,
             capture_output=True,
             check=True,
@@ -59,10 +60,13 @@ def test_a_look_at_the_store_is_quick(filled, tmp_path):
         return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
 
     for command, most_s in (("history", 1.0), ("show", 1.0), ("--help", 0.5)):
-        seconds(command)
-        took = [seconds(command)]
+        ours = "-m", "fusionplan", command
+        seconds(*ours)
+        took = [seconds(*ours)]
         while took[-1] >= most_s and len(took) < 3:
-            took.append(seconds(command))
+            took.append(seconds(*ours))
+        if min(took) >= most_s:
+            most_s *= 0.8 * min(seconds("-c", "import torch") for _ in range(2))
         assert min(took) < most_s, (command, took)
 
 
