@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...db.errors import StoreError
 from ...db.jobs import OpenJob
@@ -134,7 +133,7 @@ class FleetWorker:
         other jobs nothing."""
         self.progress.phase("search", found.job.name)
         try:
-            made = self._searched(Job.of(found.job), found.left_s, lab)
+            made = self._searched(Job.of(found.job), found, lab)
         except (StoreError, DeviceLost):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this job's
@@ -142,19 +141,15 @@ class FleetWorker:
             return
         self.progress.note(f"{found.job.name}: {made} trials")
 
-    def _searched(self, job: Job, left_s: float, lab: Lab) -> int:
+    def _searched(self, job: Job, found: OpenJob, lab: Lab) -> int:
         profile = calibrated(self.store, self.site.profile)
         tasks = Tasks(job.graph, profile, self.site.cover)
         ledger = Ledger(self.store, job.device_key, job.versions, job.graph_key)
         seed = job.limits.seed + self.place
         shared = SharedSearch(lab, ledger, Findings(), self.progress, seed, settles=False)
-        clock = JobClock(self.store, job.key, time.monotonic() + left_s)
-        if tasks.is_large:
-            said = self._when_planned(job)
-            if said is None:
-                return 0
-            if (covering := covering_of(said)) is not None:
-                tasks.take(covering)
+        clock = JobClock(self.store, job.key, time.monotonic() + found.left_s)
+        if tasks.is_large and not self._has_planned(tasks, found, lab, clock):
+            return 0
         tasks.begin(tasks.first, lab)
         trials = max(job.limits.trials, job.limits.each * tasks.different)
         identity = Identity(job.graph_key, job.device_key, job.versions)
@@ -164,11 +159,18 @@ class FleetWorker:
             self.measured += len(ledger.written)
         return len(ledger.written)
 
-    def _when_planned(self, job: Job) -> Mapping[str, Any] | None:
-        """What the job says as soon as its tune has planned the graph; None where it is over."""
-        while (said := self.store.jobs.payload(job.key)) is not None and COVERING not in said:
+    def _has_planned(self, tasks: Tasks, found: OpenJob, lab: Lab, clock: JobClock) -> bool:
+        """Takes over the covers of a large graph, which are waited for as long as its tune is at no
+        other graph; else looks for them here. False: the job was over before."""
+        key = found.job.key
+        while (said := self.store.jobs.payload(key)) is not None and COVERING not in said:
+            others = (j.job for j in self.store.jobs.open(found.job.tune) if j.job.key != key)
+            if any(COVERING in job.payload for job in others):
+                return tasks.plan(lab, is_over=lambda: clock() >= clock.until)
             time.sleep(POLL_S)
-        return said
+        if said is not None and (covering := covering_of(said)) is not None:
+            tasks.take(covering)
+        return said is not None
 
     def _tell(self, text: str) -> None:
         """Each thing once."""

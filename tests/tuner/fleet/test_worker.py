@@ -73,6 +73,17 @@ def test_a_worker_takes_over_the_plan_of_a_large_graph(store: Store, offer: Offe
     assert {GroupContent.of(graph, half).key for half in halves} <= {k for k, _ in lab.measured}
 
 
+def test_a_worker_plans_a_graph_itself_while_the_tune_is_at_another(store: Store, offer: Offer):
+    """And does not wait for it."""
+    first, graph = offer(GRAPH, name="first"), chain(LARGE)
+    offer(graph, name="second")
+    first.planned(None)
+    whole = (tuple(range(1, LARGE + 1)),)
+    cover = CoverFunctions(best=lambda *of: (Cover(whole, Chosen(1.0, 1.0, 1.0, True, 1, 1, 0)),))
+    worker(store, lab := FakeLab(seconds_of), cover=cover).run(idle_s=0.0)
+    assert GroupContent.of(graph, whole[0]).key in {key for key, _ in lab.measured}
+
+
 def test_nothing_is_searched_twice(store: Store, offer: Offer):
     job = offer(GRAPH)
     again = worker(store, FakeLab(seconds_of))
