@@ -29,6 +29,7 @@ _FLOATS = frozenset(
         "_prelu_kernel",
         "_softmax",
         "addcdiv",
+        "binary_cross_entropy",
         "celu",
         "elu",
         "frac",
@@ -49,6 +50,8 @@ _FLOATS = frozenset(
         "native_batch_norm",
         "native_group_norm",
         "native_layer_norm",
+        "nll_loss2d_forward",
+        "nll_loss_forward",
         "selu",
         "silu",
         "smooth_l1_loss",
@@ -64,13 +67,16 @@ _NO_BOOLS = frozenset(
     ["addcmul", "argmax", "argmin", "ceil", "floor", "hardtanh", "round", "threshold", "trunc"]
 )
 
-_ONE_TYPE = frozenset(["addmv", "addr", "dot", "heaviside", "lerp", "linalg_cross", "mv", "vdot"])
+_ONE_TYPE = frozenset(
+    [
+        *("addmv", "addr", "binary_cross_entropy", "binary_cross_entropy_backward", "dot"),
+        *("heaviside", "huber_loss", "huber_loss_backward", "lerp", "linalg_cross", "mv", "vdot"),
+    ]
+)
 """Operations whose operands have to be of one type."""
 
-_ONE_FLOAT = frozenset(
-    ["binary_cross_entropy", "huber_loss", "nll_loss_forward", "nll_loss2d_forward"]
-)
-"""Operations whose floats have to be of one type; others may stand beside them."""
+_BY_CLASS = frozenset(["nll_loss_forward", "nll_loss2d_forward"])
+"""Operations whose operands have to be of one type, but for the second one, of the classes."""
 
 _NORMS = frozenset(n for n in _FLOATS if n.endswith("_norm") or "batch_norm" in n) - {
     "linalg_vector_norm"
@@ -87,7 +93,8 @@ def left_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     if name == "log_sigmoid_backward":
         return _without_buffer(function)
     floats = name in _FLOATS or full == "round.decimals"
-    if not (floats or name in _NO_BOOLS | _ONE_TYPE | _ONE_FLOAT):
+    is_of_one = name in _ONE_TYPE | _BY_CLASS | _NORMS
+    if not (floats or is_of_one or name in _NO_BOOLS):
         return function
 
     @functools.wraps(function)
@@ -97,12 +104,10 @@ def left_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             return NotImplemented
         if name in _NO_BOOLS and found[0] == torch.bool:
             return NotImplemented
-        judged = set(found)
-        if name in _ONE_FLOAT | _NORMS:
-            judged = {dtype for dtype in found if dtype.is_floating_point}
+        judged = set(found[:1] + found[2:] if name in _BY_CLASS else found)
         if name in _NORMS and found[0].itemsize == 2:
             judged.discard(torch.float32)
-        if name in _ONE_TYPE | _ONE_FLOAT | _NORMS and len(judged) > 1:
+        if is_of_one and len(judged) > 1:
             return NotImplemented
         return function(*args, **kwargs)
 

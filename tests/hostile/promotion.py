@@ -84,6 +84,11 @@ promotion(
     "i32[7] i32[7] i32[7]",
     lambda x, y, z: x.addcmul(y, z, value=1.7),
 )
+promotion(
+    "addcmul_of_an_int_and_floats",
+    "i64[7] f32[7] i64[7]",
+    lambda x, y, z: x.addcmul(y, z, value=0.7),
+)
 promotion("clamp_of_half_by_float_tensors", "f16[7] f32[7] f32[7]", lambda x, y, z: x.clamp(y, z))
 promotion("clamp_of_long_by_floats", "i64[7]", lambda x: (x.clamp(-1.5, 2.5), x.clamp(min=0.5)))
 promotion(

@@ -26,6 +26,11 @@ _MIXED: dict[str, tuple[str, Callable[..., Any]]] = {
     "instance_norm": ("f64[2,4,5] f32[4]", lambda x, w: F.instance_norm(x, weight=w)),
     "class_weights": ("f32[4,3] i64[4]!<3 f64[3]", F.cross_entropy),
     "binary_cross_entropy": ("f32[4]!unit f64[4]!unit", F.binary_cross_entropy),
+    "binary_classes": ("f32[4]!unit i64[4]!<2", F.binary_cross_entropy),
+    "binary_logits": ("f32[4] i64[4]!<2", F.binary_cross_entropy_with_logits),
+    "class_weights_of_ints": ("f32[4,3] i64[4]!<3 i64[3]!nonzero", F.cross_entropy),
+    "layer_norm_of_ints": ("f32[4,8] i64[8]", lambda x, w: F.layer_norm(x, (8,), w)),
+    "soft_margin_of_ints": ("i64[4] i64[4]", F.soft_margin_loss),
     "heaviside": ("f32[4] f64[4]", torch.heaviside),
     "lerp_weight": ("f32[4] f32[4] f64[4]", torch.lerp),
     "cross": ("f16[4,3] f32[4,3]", torch.linalg.cross),
@@ -55,6 +60,7 @@ _OF_BOOLS: dict[str, Callable[..., Any]] = {
 
 for name, (inputs, function) in _MIXED.items():
     refused(f"mixed_{name}", inputs, function)
+refused("mixed_huber_gradient", "f32[4] f64[4]", F.huber_loss, grad=True)
 refused("mixed_in_a_model", "f64[4,8] f32[8,8]", lambda x, w: F.gelu(F.linear(x, w)) + 1)
 refused(
     "mixed_with_gradients",

@@ -229,6 +229,7 @@ points(
     grad=True,
     by="tensor",
 )
+points("gradient_logit", "f32[32]!special", lambda x: (x.logit(0.01), x.logit()), grad=True)
 points("gradient_atan2_origin", "f32[32]!ties f32[32]!ties", torch.atan2, grad=True)
 points("gradient_division", "f32[32]!ties f32[32]!ties", lambda x, y: x / y, grad=True)
 points("log1p_near_minus_one", "f64[32]", lambda x: torch.log1p(-x.sigmoid()))

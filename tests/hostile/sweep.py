@@ -50,7 +50,8 @@ def verdict(name: str, device: str) -> Verdict:
         kernels = case.run(device) if isinstance(case, Scenario) else judge(case, device)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the case's failure
         lines = str(error).strip().splitlines() or ["no message"]
-        wrong = f"{type(error).__name__}: {lines[0]}"[:400]
+        cause = 2 if lines[0].endswith(":") else 1  # Dynamo names the back end first
+        wrong = f"{type(error).__name__}: {' '.join(lines[:cause])}"[:400]
     return Verdict(case.family, name, kernels, time.perf_counter() - start, wrong)
 
 

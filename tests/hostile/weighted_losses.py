@@ -78,6 +78,14 @@ for _reduction in ("mean", "sum", "none"):
             x * 2, t.detach().round(), reduction=r
         ),
     )
+for _x, _t, _w in (("f64", "f32", "f32"), ("bf16", "bf16", "f32"), ("f32", "f64", "bf16")):
+    given(
+        f"bce_of_{_x}_{_t}_{_w}",
+        f"{_x}[6,11] {_t}[6,11]!unit {_w}[11]!pos",
+        lambda x, t, w: F.binary_cross_entropy_with_logits(
+            x, t.detach(), w.detach(), pos_weight=w.detach()
+        ),
+    )
 given("all_ignored", "f32[6,11] i64[6]!zero", lambda x, t: F.cross_entropy(x * 2, t - 100))
 given(
     "ignored_in_images",

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..refused_types import left_whole
 from .by_index import BY_INDEX
+from .element_losses import ELEMENT_LOSSES
 from .elementwise import OPENED, has_gaps, memory_order
 from .lists import LISTS
 from .losses import LOSSES, accumulator, dims_of, to
@@ -256,9 +257,9 @@ def _group_norm(
     if bias is not None:
         result = aten.add.Tensor(result, aten.view.default(bias, along))
     mean, rstd = aten.squeeze.dims(mean, dims), aten.squeeze.dims(rstd, dims)
-    if wide == x.dtype:
-        return result, mean, rstd
-    return tuple(aten._to_copy.default(v, dtype=x.dtype) for v in (result, mean, rstd))
+    # Beside float32 weights eager keeps the statistics of 16 bits in float32.
+    kept = next((v.dtype for v in (weight, bias) if v is not None), x.dtype)
+    return to(result, x.dtype), to(mean, kept), to(rstd, kept)
 
 
 def _split_with_sizes(x: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> list[torch.Tensor]:
@@ -333,6 +334,7 @@ _OWN: Decompositions = {
     aten.slice_scatter.default: _slice_scatter,
     aten.roll.default: _roll,
     **BY_INDEX,
+    **ELEMENT_LOSSES,
     **LISTS,
     **LOSSES,
     **MARGINS,

@@ -139,7 +139,7 @@ def _with_a_term(op: Any) -> Callable[..., Any]:
 
     def opened(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1) -> Any:
         dtype, wide = x.dtype, accumulator(x.dtype)
-        if not (dtype.is_floating_point or dtype.is_complex):
+        if not any(v.dtype.is_floating_point or v.dtype.is_complex for v in (x, y, z)):
             value = int(value)
         if dtype == y.dtype == z.dtype != wide:
             x, y, z = (to(v, wide) for v in (x, y, z))
@@ -176,24 +176,6 @@ def _is_dense(x: torch.Tensor, order: Sequence[int]) -> bool:
             return False
         wanted *= x.shape[dim]
     return True
-
-
-def _soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> Any:
-    """In the type of the input, whatever that of the target is; torch's own form promotes."""
-    margin = aten.mul.Tensor(aten.neg.default(x), target)
-    if margin.dtype != x.dtype:
-        margin = aten._to_copy.default(margin, dtype=x.dtype)
-    loss = aten.log1p.default(aten.exp.default(margin))
-    return (loss, aten.mean.default(loss), aten.sum.default(loss))[reduction]
-
-
-def _soft_margin_loss_backward(
-    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
-) -> Any:
-    """-target * sigmoid(-target * x); torch's own form, sigmoid(target * x) - 1, cancels."""
-    share = aten.sigmoid.default(aten.neg.default(aten.mul.Tensor(target, x)))
-    result = aten.neg.default(aten.mul.Tensor(aten.mul.Tensor(target, grad), share))
-    return aten.div.Tensor(result, x.numel()) if reduction == 1 else result
 
 
 def _dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> Any:
@@ -474,8 +456,6 @@ OPENED: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _with_a_term(aten.mul.Tensor),
     aten.addcdiv.default: _with_a_term(aten.div.Tensor),
     aten.copy.default: _copy,
-    aten.soft_margin_loss.default: _soft_margin_loss,
-    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.dist.default: _dist,
     aten.constant_pad_nd.default: _constant_pad,
     **dict.fromkeys((aten.reflection_pad1d.default, aten.reflection_pad2d.default), _mirrored),

@@ -4,26 +4,31 @@ whose formula is not what eager's kernel computes.
 While `as_eager_computes` holds, formulas of our own take the place of margin losses: torch's count
 targets behind the end of their list, and NaN. Images of bytes, and those whose size a factor leaves
 as it is or doubles, as 1.2 does with 4 pixels, are resized by eager's kernels: each has exceptions
-of its own there. So are those of which nothing is left, which eager refuses.
+of its own there. So are those of which nothing is left, which eager refuses. On a GPU eager's
+gradient of the nearest pixel has arithmetic of its own, which may name another pixel than its
+forward pass: `F.interpolate(x, scale_factor=1.2)` of 31 numbers gives two of them gradients of 2
+and 1 where their results are 1 and 2. Such sizes, too, are resized by eager's kernels.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
 
+from .element_losses import reduced
 from .losses import accumulator, to
 
 aten = torch.ops.aten
 
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
-_MEAN, _SUM = 1, 2
 
 
 class _Tracing(threading.local):
@@ -84,7 +89,11 @@ def _resized(op: Any) -> Callable[..., Any]:
     def resized(x: torch.Tensor, *rest: Any) -> Any:
         sizes, given = x.shape[2:], rest[0]
         is_empty = any(bool(n < 1) for n in (*sizes, *(given or ())))
-        if x.is_floating_point() and not is_empty and not _is_exceptional(sizes, rest[-1]):
+        is_kept = not x.is_floating_point() or is_empty or _is_exceptional(sizes, rest[-1])
+        on_gpu = x.device.type == "cuda"
+        if not is_kept and "nearest" in op.name() and on_gpu and x.requires_grad:
+            is_kept = _has_another_gradient(sizes, given, rest[-1], "exact" in op.name())
+        if not is_kept:
             return NotImplemented
         with torch._C._DisablePythonDispatcher():
             return op(x, *rest)
@@ -101,6 +110,41 @@ def _is_exceptional(sizes: Sequence[Any], factors: Sequence[float] | None) -> bo
     )
 
 
+def _has_another_gradient(
+    sizes: Sequence[Any], given: Sequence[Any] | None, factors: Sequence[float] | None, exact: bool
+) -> bool:
+    """Whether eager's backward pass on a GPU takes other pixels for the nearest ones than its
+    forward pass does. Of sizes that vary nobody knows, unless a factor is an integer."""
+    if factors is not None and all(factor == int(factor) for factor in factors):
+        return False
+    if not all(isinstance(size, int) for size in (*sizes, *(given or ()))):
+        return True
+    pairs = zip(sizes, factors or given or (), strict=True)
+    if factors is not None:
+        return any(_takes_others(size, int(size * f), f, exact) for size, f in pairs)
+    return any(_takes_others(size, int(n), None, exact) for size, n in pairs)
+
+
+@lru_cache(256)
+def _takes_others(size: int, results: int, factor: float | None, exact: bool) -> bool:
+    """The forward pass reads pixel `floor((i + half) * scale)` for result i, the backward pass sums
+    for pixel p the results from `ceil(p * inverse - half)` to where those of p + 1 begin
+    (ATen/native/cuda/UpSample.cuh), both in float32."""
+    half = 0.5 if exact else 0.0
+    scale = _float32(1 / factor if factor else size / results)
+    inverse = _float32(factor if factor else results / size)
+    begins = [math.ceil(_float32(_float32(p * inverse) - half)) for p in range(size + 1)]
+    begins = [min(begin, results) for begin in begins]
+    read = [min(int(_float32((i + half) * scale)), size - 1) for i in range(results)]
+    return any(not begins[p] <= i < begins[p + 1] for i, p in enumerate(read))
+
+
+def _float32(number: float) -> float:
+    """The nearest number of float32."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
+
+
 # --- margins ---
 
 
@@ -110,7 +154,7 @@ def _multi_margin_loss(
     p: float = 1,
     margin: float = 1,
     weight: torch.Tensor | None = None,
-    reduction: int = _MEAN,
+    reduction: int = 1,
 ) -> Any:
     if x.dim() not in (1, 2) or x.shape[-1] == 0 or p not in (1, 2):
         return NotImplemented  # eager refuses it, as torch's formula does
@@ -127,7 +171,7 @@ def _multi_margin_loss(
     if weight is not None:
         lost = lost * torch.where(counts, to(weight.view(-1), wide.dtype)[place], 0.0)
     lost = lost.sum(1).view(target.shape) / x.shape[-1]
-    return to(_reduced(lost, reduction), x.dtype)
+    return to(reduced(lost, reduction), x.dtype)
 
 
 def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
@@ -147,13 +191,7 @@ def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: in
     if x.dim() == 1:
         lost = lost.view(())
     found = is_target.to(x.dtype).view(x.shape)
-    return to(_reduced(lost, reduction), x.dtype), found
-
-
-def _reduced(lost: torch.Tensor, reduction: int) -> torch.Tensor:
-    if reduction == _MEAN:
-        return lost.mean()
-    return lost.sum() if reduction == _SUM else lost
+    return to(reduced(lost, reduction), x.dtype), found
 
 
 MARGINS: dict[Any, Callable[..., Any]] = {
