@@ -16,6 +16,7 @@ from torch import fx
 from .db.errors import StoreCorrupt, StoreError
 from .db.records import PlanRecord
 from .planner.capture.capture import Captured
+from .planner.capture.put_off import put_off
 from .planner.collector import paused
 from .planner.costs.device import profile_of
 from .planner.cures import warn
@@ -152,7 +153,7 @@ def load(
 def _import_dynamo() -> None:
     """Imports what the first call needs, most of it Dynamo, while the collector waits; not before
     a model is loaded, for who only reads plans does not need it."""
-    with paused(lasting=True):
+    with paused(lasting=True), put_off("networkx", frozenset({"DiGraph"})):
         from .planner.runtime.dispatch import dispatch, loaded  # noqa: F401
 
 
