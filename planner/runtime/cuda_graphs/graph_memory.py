@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from ...collector import paused
 from ...lowerings.base import Boxed
 
 IN_TURN = 2
@@ -97,7 +98,7 @@ class CudaRecorder:
             torch.cuda.synchronize()
             handle = None if pool.graph is None else pool.graph.pool()
             segments = _growing_segments() if shared else nullcontext()
-            with segments, _own_workspace(), torch.cuda.graph(graph, pool=handle):
+            with segments, _own_workspace(), _captured(graph, handle):
                 before = torch.cuda.memory_reserved(self._device)
                 placed = list(inputs)
                 for place in moving:
@@ -110,6 +111,14 @@ class CudaRecorder:
                 placed, outputs = _lent(graph, inputs, placed, outputs)
         moved = tuple((place, placed[place]) for place in moving)
         return RecordedCall(_replay(graph, pool, self._device), moved, outputs, nbytes)
+
+
+@contextmanager
+def _captured(graph: Any, handle: Any) -> Iterator[None]:
+    """Captures what this thread launches within. What other threads do meanwhile, such as compile,
+    does not end the capture, and the collector waits: a graph that it deletes would."""
+    with paused(), torch.cuda.graph(graph, pool=handle, capture_error_mode="thread_local"):
+        yield
 
 
 def _replay(graph: Any, pool: GraphPool, device: torch.device) -> Callable[[], None]:

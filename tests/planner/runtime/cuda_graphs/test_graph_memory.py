@@ -3,11 +3,13 @@ take together."""
 
 import gc
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from fusionplan.api import executors, load
+from fusionplan.planner.runtime.cuda_graphs import graph_memory
 from fusionplan.planner.runtime.cuda_graphs.graph_memory import (
     CudaRecorder,
     GraphPool,
@@ -48,6 +50,39 @@ def test_a_graph_does_not_write_into_memory_of_a_graph_that_is_gone():
     torch.cuda.synchronize()
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=4.0)
     assert not any(bool(each.any()) for each in others)
+
+
+def many_objects(inputs):
+    """So many that the collector of cycles looks for some."""
+    made = [[[]] for _ in range(10_000)]
+    return [inputs[0] + len(made)]
+
+
+@needs_gpu
+def test_a_graph_that_nobody_holds_does_not_end_the_next_capture():
+    record = CudaRecorder(torch.device("cuda", 0))
+    x = torch.ones(4, device="cuda")
+    cycle = [record(many_objects, [x], (), GraphPool())]
+    cycle.append(cycle)
+    del cycle
+    replay, _, (found,), _ = record(many_objects, [x], (), GraphPool())
+    replay()
+    assert found.tolist() == [10_001.0] * 4
+    assert gc.isenabled()
+
+
+def test_the_collector_waits_for_a_capture_and_other_threads_need_not(monkeypatch):
+    seen = []
+
+    @contextmanager
+    def captured(graph, **options):
+        yield seen.append((options["capture_error_mode"], gc.isenabled()))
+
+    monkeypatch.setattr(torch.cuda, "graph", captured)
+    with graph_memory._captured(None, None):
+        pass
+    assert seen == [("thread_local", False)]
+    assert gc.isenabled()
 
 
 def deep(inputs):
