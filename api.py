@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,6 +155,7 @@ def _import_dynamo() -> None:
     """Imports what the first call needs, most of it Dynamo, while the collector waits; not before
     a model is loaded, for who only reads plans does not need it."""
     with paused(lasting=True), put_off("networkx", frozenset({"DiGraph"})):
+        importlib.import_module("torch._functorch.aot_autograd")  # as Dynamo's first trace does
         from .planner.runtime.dispatch import dispatch, loaded  # noqa: F401
 
 

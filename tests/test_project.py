@@ -180,7 +180,9 @@ class Look:
 sys.meta_path.insert(0, Look())
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
 with torch.no_grad():
-    fusionplan.load(model, store=sys.argv[1], baseline="eager")(torch.randn(2, 4))
+    fast = fusionplan.load(model, store=sys.argv[1], baseline="eager")
+    assert "fusionplan.planner.capture.aot_front" not in sys.modules
+    fast(torch.randn(2, 4))
 slow = ["optuna", "alembic", "fusionplan.bundles.contents", "networkx.classes"]
 slow += [f"torch._inductor.{name}" for name in ("compile_fx", "pattern_matcher", "scheduler")]
 print([name for name in slow if name in sys.modules], collected)

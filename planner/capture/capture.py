@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import PlanError
 from ..graph.graph import INPUT, Arg, Graph, Node, Numerics, Ref, Symbol, TensorType
-from .decompositions.decompose import decompositions
 from .rewrites.common_subexpressions import drop_duplicates
 from .rewrites.join_collectives import join_added_collectives
 from .writes_in_place import Update, written_in_place
@@ -62,6 +61,14 @@ class Captured:
     updates: tuple[Update, ...] = field(default=(), repr=False)
     """What the graph leaves in its inputs: the last of the graph's outputs, one for each. They are
     not the caller's."""
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Formulas for torch's operations; see `decompose`, which a process that opens no graph need
+    not import."""
+    from .decompositions.decompose import decompositions as ours
+
+    return ours()
 
 
 def literal(value: Any) -> Any:

@@ -7,11 +7,12 @@ from fusionplan.bundles.contents import Contents, open_bundle
 from fusionplan.bundles.making import opened_of
 from fusionplan.bundles.signing import distrust, private_key, trusted
 from fusionplan.db import Snapshot
+from fusionplan.planner.capture import aot_front
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch import dispatch, kept_files, opened_before
+from fusionplan.planner.runtime.dispatch import kept_files, opened_before
 from fusionplan.planner.versions import versions
 from fusionplan.tuner.capture.capture_model import capture_model
 from fusionplan.tuner.records.ledger import device_record, graph_record
@@ -50,8 +51,8 @@ class Machine:
     """One on which the model is started by a bundle. opened: how often AOTAutograd opened it."""
 
     def __init__(self, monkeypatch):
-        self.opened, self._front = 0, dispatch.by_aot_autograd
-        monkeypatch.setattr(dispatch, "by_aot_autograd", self._open)
+        self.opened, self._front = 0, aot_front.by_aot_autograd
+        monkeypatch.setattr(aot_front, "by_aot_autograd", self._open)
 
     def _open(self, *args, **given):
         self.opened += 1

@@ -20,19 +20,10 @@ from torch import fx
 from torch._C import _dispatch_tls_is_dispatch_key_included as _tls_is_included
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...capture.aot_front import by_aot_autograd
-from ...capture.attention_calls import attention_chosen
-from ...capture.capture import Captured, Stage, capture, decompositions, is_dynamic
+from ...capture.capture import Captured, Stage, is_dynamic
 from ...capture.collectives import process_groups
 from ...capture.data_dependent import in_parts
 from ...capture.dynamo_writes import results_overlap, writes_overlap
-from ...capture.element_indices import elements_indexed
-from ...capture.opened_layers import layers_opened
-from ...capture.refused_types import has_refused_product
-from ...capture.rewrites.rewrite import rewritten
-from ...capture.saved_inputs import save_as_they_were
-from ...capture.saving import RESULTS, partition
-from ...capture.writes_in_place import keeps_writes
 from ...collector import paused
 from ...errors import summary_of
 from ...graph.graph import key
@@ -100,18 +91,18 @@ class Dispatcher(PlanRunners):
                 if ready is not None:
                     drop_guards_of_hooks()
                     return without_wrapper(_boxed(ready))
-                own = self.numerics
+                # Much to import, and a graph that was opened before needs none of it.
+                from ...capture.aot_front import opened_by_aot_autograd
+
                 try:
-                    compiled = by_aot_autograd(
-                        attention_chosen(layers_opened(elements_indexed(gm), own), own),
+                    compiled = opened_by_aot_autograd(
+                        gm,
                         inputs,
+                        self.numerics,
                         fw_compiler=lambda g, x: self._compile(g, given(x, "forward")),
                         # May be asked for late, and must not hold the inputs until then.
                         bw_compiler=lambda g, x: self._compile(g, Given(x, "backward")),
                         inference_compiler=inferred,
-                        partition_fn=partition,
-                        decompositions=decompositions(),
-                        keep_inference_input_mutations=keeps_writes(gm, inputs),
                     )
                 except RunsWhole:
                     if before and seen and self._is_planned(seen[-1]):
@@ -211,6 +202,13 @@ class Dispatcher(PlanRunners):
         self, gm: fx.GraphModule, given: Given, seen: list[Captured] | None = None
     ) -> Boxed:
         """seen: takes the graph as it was captured, where it is static."""
+        from ...capture.aot_front import (
+            RESULTS,
+            captured_of,
+            has_refused_product,
+            save_as_they_were,
+        )
+
         given = replace(given, results=gm.meta.get(RESULTS, 0))
         with _disable_current_modes(), torch.no_grad():
             try:
@@ -222,7 +220,7 @@ class Dispatcher(PlanRunners):
                     raise RunsWhole(AS_EAGER)
                 if is_dynamic(gm):
                     return _boxed(VaryingSizes(self, gm, given))
-                captured = capture(rewritten(gm, given.stage, self.numerics), self.numerics)
+                captured = captured_of(gm, given.stage, self.numerics)
                 if seen is not None:
                     seen.append(captured)
                 return _boxed(self.static(captured, given))

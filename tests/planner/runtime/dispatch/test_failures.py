@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fusionplan.planner.capture import aot_front
 from fusionplan.planner.costs.device import CPU
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.cures import FusionplanWarning
@@ -62,14 +63,14 @@ class Faults:
         self.monkeypatch.setattr(plan_runners, "Executor", self.failing)
 
     def capture(self) -> None:
-        self.monkeypatch.setattr(dispatch, "capture", self.failing)
+        self.monkeypatch.setattr(aot_front, "capture", self.failing)
 
     def key(self) -> None:
         self.monkeypatch.setattr(dispatch, "key", self.failing)
 
     def decompose(self) -> None:
         table = {torch.ops.aten.add.Tensor: self.failing}
-        self.monkeypatch.setattr(dispatch, "decompositions", lambda: table)
+        self.monkeypatch.setattr(aot_front, "decompositions", lambda: table)
 
     def dispatcher(self) -> Dispatcher:
         return Dispatcher(Policy(**self.policy), Sources(self.find, model=self.model))
@@ -119,14 +120,14 @@ def test_a_training_step_goes_on(monkeypatch: pytest.MonkeyPatch, place: str) ->
 def test_a_backward_graph_alone_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     met = faults(monkeypatch, "look_up", MemoryError())
     dispatcher = met.dispatcher()
-    whole, capture = Faults.find, dispatch.capture
+    whole, capture = Faults.find, aot_front.capture
     dispatcher.sources = Sources(whole)
 
     def failing(gm: torch.fx.GraphModule, *more: Any) -> Any:
         backward = any("tangents" in n.name for n in gm.graph.nodes)
         return met.failing(gm) if backward else capture(gm, *more)
 
-    monkeypatch.setattr(dispatch, "capture", failing)
+    monkeypatch.setattr(aot_front, "capture", failing)
     fast = torch.compile(function, backend=dispatcher)
     x, y = (torch.linspace(-2, 2, 7).requires_grad_() for _ in range(2))
     with pytest.warns(FusionplanWarning, match="MemoryError"):

@@ -11,13 +11,14 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from fusionplan.planner.capture import aot_front
 from fusionplan.planner.capture.source_lines import source_texts
 from fusionplan.planner.costs.device import profile_of
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.cures import FusionplanWarning
 from fusionplan.planner.graph.graph import from_json, key
 from fusionplan.planner.plan import GroupPlan, Plan
-from fusionplan.planner.runtime.dispatch import dispatch, kept_files, opened_before
+from fusionplan.planner.runtime.dispatch import kept_files, opened_before
 from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
 from fusionplan.planner.runtime.dispatch.opened_before import OpenedBefore
 from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
@@ -49,8 +50,8 @@ class Start:
 
     def __init__(self, monkeypatch):
         self.opened, self.captured = 0, []
-        self._front = dispatch.by_aot_autograd
-        monkeypatch.setattr(dispatch, "by_aot_autograd", self._open)
+        self._front = aot_front.by_aot_autograd
+        monkeypatch.setattr(aot_front, "by_aot_autograd", self._open)
 
     def _open(self, *args, **given):
         self.opened += 1
