@@ -62,6 +62,8 @@ def bind(
     known = launch is not None and all(hasattr(run, name) for name in (*_COMMON, *_SCRATCH))
     if known and not any(getattr(run, name) for name in _SCRATCH):
         encoded = _encoders(kernel, buffers) if described else None
+        if version.startswith("3.6.") and buffers and not described:
+            return _counted_3_6(kernel, run, launch, grid, dependent, len(buffers), numbers)
         if version.startswith("3.6."):
             call = _bind_3_6(kernel, run, launch, grid, dependent)
             return _expanded(_numbered(call, numbers), encoded)
@@ -94,6 +96,41 @@ def _bind_3_6(kernel: Any, run: Any, launch: Any, grid: int, dependent: bool) ->
         )
 
     return call
+
+
+def _counted_3_6(
+    kernel: Any,
+    run: Any,
+    launch: Any,
+    grid: int,
+    dependent: bool,
+    pointers: int,
+    numbers: tuple[int | float, ...],
+) -> Launch:
+    """As `_bind_3_6`, for so many pointers: a call that packs no arguments takes half the time."""
+    make = _writer_3_6(pointers, len(numbers))
+    function, metadata = kernel.function, kernel.packed_metadata
+    cooperative = run.launch_cooperative_grid
+    found: Launch = make(launch, grid, function, cooperative, dependent, metadata, *numbers)
+    return found
+
+
+@lru_cache(maxsize=_KEPT)
+def _writer_3_6(pointers: int, numbers: int) -> Callable[..., Launch]:
+    """Makes launches of so many pointers and numbers."""
+    taken = "".join(f", p{i}" for i in range(pointers))
+    fixed = "".join(f", n{i}" for i in range(numbers))
+    lines = [
+        f"def make(launch, grid, function, cooperative, dependent, metadata{fixed}):",
+        f"    def call(stream{taken}):",
+        "        launch(grid, 1, 1, stream, function, cooperative, dependent,",
+        f"            None, None, metadata, None, None, None{taken}{fixed})",
+        "    return call",
+    ]
+    names: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<fusionplan launch>", "exec"), names)
+    made: Callable[..., Launch] = names["make"]
+    return made
 
 
 def _bind_3_7(kernel: Any, run: Any, launch: Any, grid: int, dependent: bool) -> Launch:

@@ -1,5 +1,6 @@
 """The argument layout of Triton's C launcher, in both versions, by a launcher that records."""
 
+import inspect
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ import pytest
 import torch
 import triton
 import triton.backends.nvidia.driver as nvidia
-from fusionplan.planner.codegen.source import Buffer, KernelSource
+from fusionplan.planner.codegen.source import Buffer, KernelSource, Scalar
 from fusionplan.planner.errors import DeviceError
 from fusionplan.planner.runtime.machine_code import launch as launching
 from fusionplan.planner.runtime.machine_code.compile import Compiled, CompileFailed, Target
@@ -48,6 +49,16 @@ def test_triton_3_6(dependent):
     # "iiiKKppOOOOOO" and then the kernel's own arguments: triton 3.6 nvidia/driver.py.
     base = (13, 1, 1, 5, 77, False, dependent, None, None, METADATA, None, None, None)
     assert kernel.calls == [(*base, 100, 200)]
+
+
+def test_triton_3_6_with_arguments_that_are_known():
+    kernel, buffers = Kernel(), [Buffer("in", i, "float32") for i in range(2)]
+    launch = bind(kernel, 13, "3.6.0", buffers, [Scalar(7)])
+    launch(5, 100, 200)
+    assert kernel.calls == [
+        (13, 1, 1, 5, 77, False, False, None, None, METADATA, None, None, None, 100, 200, 7)
+    ]
+    assert not launch.__code__.co_flags & inspect.CO_VARARGS, "it packs nothing"
 
 
 @pytest.mark.parametrize("dependent", [False, True])
