@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from ...lowerings.base import Boxed
+from ..execution.one_by_one import one_by_one
 from .plain_calls import set_uncounted, uncounted
 
 _TRIES = 3
@@ -88,6 +89,10 @@ def without_wrapper(graph: Boxed) -> Callable[..., Any]:
 
 
 def _without_gradients(graph: Boxed) -> Callable[..., Any]:
+    same = one_by_one(graph)
+    if same is not None:
+        return same
+
     def call(*args: Any) -> Any:
         if not torch.is_grad_enabled():
             return graph(list(args))

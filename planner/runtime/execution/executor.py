@@ -44,6 +44,7 @@ from .executor_code import (
 )
 from .joined import joined
 from .modules import captured_of
+from .one_by_one import set_one_by_one
 from .profiled import is_profiled, label, within_range
 from .schedule import schedule
 from .strides import match
@@ -116,9 +117,12 @@ class Executor:
         groups = self._emitted(made, names)
         self._write(order, groups, names, captured.updates if updates else ())
         names["is_profiled"], names["profiled"] = is_profiled, self._profiled
-        self._module = _compiled(self.text, names)
+        names["is_grad_enabled"] = torch.is_grad_enabled
+        names["without_gradients"] = self._without_gradients
+        self._module = _compiled(self.text + self._one_by_one, names)
         self._ranged: Boxed | None = None
         self.boxed = self._guarded(self._module["call"])
+        set_one_by_one(self.boxed, self._module.get("one_by_one"))
 
     def _emitted(self, made: Mapping[int, Made], names: dict[str, Any]) -> dict[int, EmittedGroup]:
         """The groups as the text names them. What the text calls is put among the names, and the
@@ -162,6 +166,8 @@ class Executor:
         )
         emitter = Emitter(self.captured, how, names)
         self.text = emitter.call(order, groups, updates)
+        # With several devices the current one is asked for first.
+        self._one_by_one = emitter.one_by_one if self._is_only_device else ""
         self.kernels_per_call += emitter.kernels
         if emitter.doubtful:
             asking = Emitter(self.captured, replace(how, asks=True), names)
@@ -422,10 +428,18 @@ class Executor:
             names["current_stream"], names["device_index"] = int, 0
         return names
 
+    @property
+    def _is_only_device(self) -> bool:
+        return self.device.type != "cuda" or torch.cuda.device_count() == 1
+
+    def _without_gradients(self, args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return self.boxed(args)
+
     def _guarded(self, call: Boxed) -> Boxed:
         """Kernels, streams and memory belong to the current device: on a machine with several,
         make ours the current one."""
-        if self.device.type != "cuda" or torch.cuda.device_count() == 1:
+        if self._is_only_device:
             return call
         index, current = self.device.index, torch.cuda.current_device
 

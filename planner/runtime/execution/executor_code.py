@@ -23,6 +23,13 @@ from ...graph.ops import overload
 from .renewed import renewed
 from .units import ScheduledUnit
 
+_MOST_LINES = 40
+"""Lines of a call up to which it is written a second time, for inputs that come one by one. In a
+longer one the launches take far longer than the list of the inputs."""
+
+_OF_A_LIST = (", = args", "args.clear()")
+"""The ends of the lines that take the inputs from their list."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmittedKernels:
@@ -88,6 +95,9 @@ class Emitter:
     doubtful: set[int] = field(default_factory=set)
     """What a group reads that ATen or another library gives, or that comes from another graph; and
     what is made of it."""
+    one_by_one: str = ""
+    """The text once more, for inputs that come one by one and that the caller holds; it switches
+    gradients off where they are on. Empty where the call is long, or asks what its values are."""
     _defined: set[int] = field(default_factory=set)
     _number: dict[fx.Node, int] = field(init=False)
     _strided: set[int] = field(default_factory=set)
@@ -141,7 +151,21 @@ class Emitter:
         before = "    if is_profiled():\n        return profiled(args)\n"
         if self.doubtful:
             before += "    if unseen:\n        return first(args)\n"
+        elif len(self.lines) <= _MOST_LINES:
+            self.one_by_one = self._one_by_one(values)
         return f"def call(args):\n{before}    count[0] += 1\n{body}\n"
+
+    def _one_by_one(self, values: str) -> str:
+        taken = ", ".join(f"v{i}" for i in self.captured.graph.inputs)
+        lines = [
+            f"def one_by_one({taken}):",
+            "if is_profiled() or is_grad_enabled():",
+            f"    return without_gradients([{taken}])",
+            "count[0] += 1",
+            *(line for line in self.lines if not line.endswith(_OF_A_LIST)),
+            f"return [{values}]",
+        ]
+        return "\n    ".join(lines) + "\n"
 
     def _group(self, unit: ScheduledUnit, how: EmittedGroup) -> None:
         if isinstance(how, str):
