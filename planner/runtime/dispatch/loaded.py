@@ -27,6 +27,7 @@ from .direct_call import HOOKS
 from .doors import SHORT, eager_call, function_door, module_door
 from .front_end import entered, is_plain
 from .short_ways import ShortWays
+from .written_door import written_door
 
 _AGAIN = "_fusionplan_again"
 
@@ -84,10 +85,30 @@ class LoadedModule(OptimizedModule):
         model: torch.nn.Module = own["_modules"]["_orig_mod"]
         short: ShortWays = own[SHORT]
         if short.eager and short.is_eager(args, kwargs, model.training):
-            return model(*args, **kwargs)
-        if short.enter and is_plain():
-            return short.watched(short.enter, args, kwargs, model.training)
-        result = short.watched(super().__call__, args, kwargs, model.training)
-        if short.enter is None:
-            short.enters(entered(self))
+            result = model(*args, **kwargs)
+        elif short.enter and is_plain():
+            result = short.watched(short.enter, args, kwargs, model.training)
+        else:
+            result = short.watched(super().__call__, args, kwargs, model.training)
+            if short.enter is None:
+                short.enters(entered(self))
+            return result
+        self._fusionplan_write(len(args), tuple(kwargs))
         return result
+
+    def _fusionplan_write(self, count: int, names: tuple[str, ...]) -> None:
+        """Gives it a class with a door for so many arguments by place and these by name, and lets
+        that know of calls that go to eager."""
+        short: ShortWays = self.__dict__[SHORT]
+        if type(self) is LoadedModule and (short.direct or short.tensors):
+            door = written_door(self._orig_mod, count, names, LoadedModule.__call__)
+            if door is not None:
+                of = {"__call__": door, "__module__": LoadedModule.__module__}
+                made = type(LoadedModule.__name__, (LoadedModule,), of)
+                object.__setattr__(self, "__class__", made)
+                short.door = count + len(names), names
+        if short.check is None:
+            for known, named, check, gradients, training in short.tensors:
+                if (known, named) == short.door:
+                    short.check, short.gradients, short.training = check, gradients, training
+                    break

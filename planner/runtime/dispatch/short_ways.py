@@ -36,13 +36,17 @@ class ShortWays:
 
     __slots__ = (
         "_mixed",
+        "check",
         "direct",
+        "door",
         "eager",
         "eager_call",
         "enter",
+        "gradients",
         "has_forgotten",
         "tensors",
         "traced",
+        "training",
     )
 
     def __init__(self, collects: bool, eager_call: Callable[..., Any] = _called) -> None:
@@ -59,6 +63,12 @@ class ShortWays:
         self.eager: set[Any] = set()
         self.tensors: list[EagerCall] = []
         """The first few of these that have tensors alone."""
+        self.door: tuple[int, tuple[str, ...]] | None = None
+        """The arguments for which a door is written: how many, and the names of the last ones."""
+        self.check: Callable[..., bool] | None = None
+        """The question of the first of these that has such arguments."""
+        self.gradients = self.training = False
+        """Whether gradients are on in its calls, and whether the model is in training."""
         self._mixed: list[tuple[TensorCall, bool, bool]] = []
         """The first few that have plain values, too."""
 

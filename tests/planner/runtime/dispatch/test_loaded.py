@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import sys
 import warnings
 
 import pytest
@@ -362,6 +363,55 @@ def test_hooks_before_a_backward_pass_are_those_of_the_module(backend):
     fast.register_full_backward_pre_hook(lambda *_: seen.append("backward"))
     fast(x).sum().backward()
     assert seen == ["backward"]
+
+
+def _entered(call):
+    """The Python functions that a call enters, by name."""
+    names = []
+    sys.setprofile(lambda frame, event, _: event == "call" and names.append(frame.f_code.co_name))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names[1:]  # not that of `call` itself
+
+
+class Relu(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+class Joined(nn.Module):
+    def forward(self, first=None, **named):
+        return torch.cat([first, *named.values()] if first is not None else [*named.values()])
+
+
+def test_a_call_that_eager_runs_enters_no_more_than_eagers_own(backend):
+    model, x = Relu(), torch.randn(3, 4)
+    fast = loaded(torch.compile(model, backend=backend, dynamic=False), model)
+    seen = []
+    with torch.no_grad():
+        for _ in range(4):
+            fast(x)
+        assert _entered(lambda: fast(x)) == ["__call__", "is_dynamo_compiling", "forward"]
+        model.register_forward_pre_hook(lambda *given: seen.append(given[1:]), with_kwargs=True)
+        fast(x)
+        fast(x=x)
+    assert seen == [((x,), {}), ((), {"x": x})]
+
+
+@pytest.mark.filterwarnings("ignore::fusionplan.planner.cures.FusionplanWarning")
+def test_arguments_come_as_they_are_given(backend):
+    model = Joined()
+    fast = loaded(torch.compile(model, backend=backend, dynamic=False), model)
+    x, y = torch.zeros(3, 4), torch.ones(3, 4)
+    calls = [((), {"a": x, "b": y})] * 4
+    calls += [((), {"b": x, "a": y}), ((x,), {}), ((x,), {"a": y}), ((), {"a": x})]
+    with torch.no_grad():
+        for args, kwargs in calls:
+            assert torch.equal(fast(*args, **kwargs), model(*args, **kwargs))
+        with pytest.raises(TypeError, match="positional"):
+            fast(x, y, x)
 
 
 def test_a_loaded_model_is_a_part_of_what_somebody_compiles(asked):
