@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..execution.profiled import is_profiled
 from .frames import DivertedFrame
+from .graph_alone import GraphAlone
 from .signatures import signature
 
 NOT_DIRECT: Any = object()
@@ -28,13 +29,15 @@ class CompiledFrame(NamedTuple):
     """A compiled frame. guards: Dynamo's; they belong to no entry of its cache any more once what
     they ask of is gone, or all is reset. check: asks them of a frame's variables. run: the code
     that Dynamo made; profiled: the same, which tells a profiler where a call is. diverted: of a
-    frame whose sizes vary; the user's own code may run at some of them."""
+    frame whose sizes vary; the user's own code may run at some of them. alone: what `run` does, if
+    it only calls a graph."""
 
     guards: Any
     check: Callable[[Mapping[str, Any]], bool]
     run: FunctionType
     profiled: FunctionType
     diverted: DivertedFrame | None
+    alone: GraphAlone | None = None
 
 
 def direct_call(
@@ -49,11 +52,14 @@ def direct_call(
     lines += [f" {_OURS}own = {of.names[0]}.__dict__"] if is_method else []
     lines += [f" if {' or '.join(changes)}: return {_OURS}no"] if changes else []
     lines += [f" {_OURS}given = {{{', '.join(f'{n!r}: {n}' for n in of.names)}}}"]
-    for number in range(len(frames)):
+    for number, frame in enumerate(frames):
         is_there = f"{_OURS}guards{number}.cache_entry is not None"
         lines += [f" if {is_there} and {_OURS}check{number}({_OURS}given):"]
-        run = f"{_OURS}profiled{number} if {_OURS}is_profiled() else {_OURS}run{number}"
-        lines += [f"  return ({run})({of.passed})"]
+        lines += [f"  if {_OURS}is_profiled(): return {_OURS}profiled{number}({of.passed})"]
+        if frame.alone is None:
+            lines += [f"  return {_OURS}run{number}({of.passed})"]
+        else:
+            lines += [f"  return {_OURS}graph{number}({frame.alone.passed})[0]"]
     lines += [f" return {_OURS}no"]
     exec(compile("\n".join(lines), function.__code__.co_filename, "exec"), names)
     made: FunctionType = names[f"{_OURS}call"]
@@ -71,6 +77,8 @@ def _names(function: FunctionType, frames: Sequence[CompiledFrame]) -> dict[str,
     for number, frame in enumerate(frames):
         for name in ("guards", "check", "run", "profiled"):
             found[f"{name}{number}"] = getattr(frame, name)
+        if frame.alone is not None:
+            found[f"graph{number}"] = frame.alone.call
     return found
 
 

@@ -32,6 +32,7 @@ from torch.nn.modules import module
 from .arguments import Arguments, is_simple
 from .direct_call import NOT_DIRECT, CompiledFrame, can_be_direct, direct_call
 from .frames import COUNTS, LeftAlone, diverted_by, is_left_alone
+from .graph_alone import graph_alone
 from .plain_calls import plainly
 
 _MOST = 4
@@ -183,12 +184,14 @@ class Frames:
                 made = code if diverted is None else diverted.made
                 if not _is_one_graph(made, self._function.__code__):
                     break
-                run, profiled = (
+                plain, profiled = (
                     plainly(made, scope, is_counted=diverted is not None, tells=tells)
-                    or FunctionType(made, scope, made.co_name)
                     for tells in (False, True)
                 )
-                frame = CompiledFrame(guards, guards.check, run, profiled, diverted)
+                alone = None if plain is None else graph_alone(plain, given)
+                own = FunctionType(made, scope, made.co_name)
+                runs = plain or own, profiled or own
+                frame = CompiledFrame(guards, guards.check, *runs, diverted, alone)
                 self._know([frame, *found])
             self._tries = _TRIES
             return

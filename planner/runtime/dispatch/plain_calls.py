@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch._dynamo import utils
 
-_GRAPH = "__compiled_fn"
+GRAPH = "__compiled_fn"
+"""The beginning of the names of graphs."""
 _READS = "LOAD_GLOBAL"
 
 _UNCOUNTED = "_fusionplan_uncounted"
@@ -86,7 +87,7 @@ def plainly(
         name = each.argval
         if name == _UTILS:
             own[name] = _Utils(tells)
-        elif name.startswith(_GRAPH) and name in scope:
+        elif name.startswith(GRAPH) and name in scope:
             graph = _without_disable(scope[name])
             own[name] = graph if is_counted else uncounted(graph)
         else:

@@ -6,6 +6,7 @@ from dispatch_plans import Scaled, planned
 from fusionplan.planner.graph.graph import key
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.dispatch.dispatch import Dispatcher
+from fusionplan.planner.runtime.dispatch.graph_alone import graph_alone
 from fusionplan.planner.runtime.dispatch.loaded import loaded
 from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from torch import nn
@@ -284,3 +285,24 @@ def test_a_graph_with_a_wrapper_is_called_by_it(by_frames):
         x = torch.randn(3, 4, requires_grad=True)
         torch.testing.assert_close(fast(x), x * count)
     assert len(by_frames) == 1
+
+
+def test_code_that_only_calls_its_graph_is_known():
+    graph = object()
+
+    def known(result, graph=graph):
+        text = f"def run(self, x, *more, y=1, **named):\n found = __compiled_fn(x, y)\n {result}"
+        names = {"__compiled_fn": graph}
+        exec(text, names)
+        given = {"self": None, "x": 1, "more": (2, 3), "y": 4, "named": {"b": 5}}
+        return graph_alone(names["run"], given)
+
+    assert known("return found[0]") == (graph, "x, y")
+    assert known("return __compiled_fn(more[1], named['b'])[0]") is None, "two calls"
+    assert known("return found") is None, "another result"
+    assert known("return found[0] if x else found[0]") is None, "a branch"
+    assert known("return [found[0], x.shape][0]") is None, "it asks an argument"
+    names = {"__compiled_fn": graph}
+    exec("def run(*more, **named): return __compiled_fn(more[1], named['b'])[0]", names)
+    given = {"more": (2, 3), "named": {"b": 5}}
+    assert graph_alone(names["run"], given) == (graph, "more[1], named['b']")
