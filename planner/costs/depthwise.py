@@ -7,7 +7,7 @@ import math
 from ..errors import Refused
 from ..graph.dtypes import NARROW
 from ..graph.graph import Graph, Ref, TensorType
-from ..graph.ops import Depthwise, View, bound, is_input, row
+from ..graph.ops import Contraction, Depthwise, View, bound, is_input, row
 from ..trace.trace import trace
 from .device import DeviceProfile
 from .vendor_products import vendor_rate
@@ -83,6 +83,17 @@ def is_predicted(group: Graph) -> bool:
     parts = [output for output in stores if output.part is not None]
     is_unrolled = bool(parts) and all(1 in output.type.stride for output in parts)
     return is_unrolled and all(is_timed(group, n) and _is_loaded(group, n) for n in convolutions)
+
+
+def is_multiplied(group: Graph) -> bool:
+    """Whether a product of a group multiplies what is computed of a depthwise convolution in it."""
+    behind = {node.id for node in group.nodes if isinstance(row(node), Depthwise)}
+    for node in group.nodes:
+        if not behind.isdisjoint(node.inputs):
+            if isinstance(row(node), Contraction):
+                return True
+            behind.add(node.id)
+    return False
 
 
 def _is_loaded(group: Graph, node: int) -> bool:

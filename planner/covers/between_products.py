@@ -12,8 +12,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..bitsets import bits
-from ..graph.ops import Contraction, is_convolution, row
+from ..graph.ops import Contraction, Depthwise, is_convolution, row
 from .candidates import CandidateGroup, Ground
+from .chained import changed_cover
+from .pieces import waiting
 
 MOST_STAGES = 8
 """Products one after the other in a group that is looked at."""
@@ -26,6 +28,48 @@ def cut_between_products(
 ) -> list[CandidateGroup]:
     """The cover with the cheapest parts of each group that has several products in a row."""
     return [part for group in start for part in _cheapest(ground, group, price)]
+
+
+def with_epilogues(
+    ground: Ground, start: Sequence[CandidateGroup], price: Price
+) -> list[CandidateGroup]:
+    """The cover in which depthwise convolutions that stand alone take over what stands between them
+    and a product, from the product's group, where that is cheaper: a few of these operations are
+    no faster with the convolution, and no step of the search moves all."""
+    cover = list(start)
+    for group in start:
+        node = group.nodes.bit_length() - 1
+        if group.nodes != 1 << node or not isinstance(row(ground.graph.nodes[node]), Depthwise):
+            continue
+        for other in tuple(cover):
+            nodes = _before_product(ground, node, other.nodes)
+            if not nodes or ground.closed(nodes) != nodes or not ground.is_possible(nodes):
+                continue
+            changed = changed_cover(ground, cover, nodes, price)
+            if changed is not None and not waiting(ground, (), changed):
+                cover = changed
+                break
+    return cover
+
+
+def _before_product(ground: Ground, node: int, nodes: int) -> int:
+    """A node with what a group computes of it before its products, and what that alone reads; 0
+    where the group does not compute a product of it."""
+    products = nodes & ground.contractions & ground.ahead[node]
+    behind = 0
+    for product in bits(products):
+        behind |= ground.behind[product]
+    found = nodes & ground.ahead[node] & behind & ~products
+    for product in bits(products):
+        found &= ~ground.ahead[product]
+    if not found:
+        return 0
+    found |= 1 << node
+    for each in reversed([*bits(nodes & ~ground.kept)]):
+        users = ground.users[each]
+        if users and not users & ~found:
+            found |= 1 << each
+    return found
 
 
 def _cheapest(ground: Ground, group: CandidateGroup, price: Price) -> Sequence[CandidateGroup]:

@@ -24,7 +24,7 @@ from ..plan import Chosen, GroupPlan, Plan
 from ..regions.regions import regions
 from ..versions import versions
 from . import pricing
-from .between_products import cut_between_products
+from .between_products import cut_between_products, with_epilogues
 from .budget import CoverBudget
 from .candidates import CandidateGroup, Ground
 from .chained import chained
@@ -118,6 +118,7 @@ def _searched(
     prices = _Prices(ground, dict(known))
     start = [ground.candidate(group) for group in grown]
     start = cut_between_products(ground, start, prices.of)
+    start = with_epilogues(ground, start, prices.of)
     start = chained(ground, start, prices.of)
     start = with_readers(ground, start, prices.of)
     start = with_writes(ground, start, prices.of)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..costs.depthwise import is_predicted
+from ..costs.depthwise import is_multiplied, is_predicted
 from ..costs.device import DeviceProfile
 from ..costs.vendor_products import is_skinny
 from ..errors import Refusal
@@ -22,6 +22,12 @@ SPARED = 1.1
 """Times the seconds of two kernels that one with a product of matrices may take where it spares a
 large intermediate. In a contest of measured plans `SPARED` of `tuner/measure/timing.py` counts."""
 
+_MULTIPLIED = 6.0
+"""Times the seconds that the model says which a kernel takes whose product multiplies a depthwise
+convolution: each of the warps that share rows of an operand computes all of it. Of the first blocks
+of MobileNetV2, MnasNet and MobileViT such kernels took 5 to 9 times as long on an H200. Groups grow
+by the model's seconds all the same: half of the way from a convolution to the end of its block is
+no faster than none, and is cut between products then."""
 
 _MOST = 1 << 16
 
@@ -97,14 +103,16 @@ def called_s(part: GroupContent, device: DeviceProfile) -> float:
 
 
 def price_s(part: GroupContent, device: DeviceProfile, *, single: bool) -> float | None:
-    """Seconds of a group as covers are compared by: less where it spares a large value; None where
-    it has no kernel. single: it is one operation, perhaps with copies of what it reads, which ATen
-    runs where it has no kernel."""
+    """Seconds of a group as covers are compared by: less where it spares a large value, more where
+    the model is known to say too little; None where it has no kernel. single: it is one operation,
+    perhaps with copies of what it reads, which ATen runs where it has no kernel."""
     if single:
         return seconds(part, device)
     if has_nest(part) is not None:
         return None
     found = modelled_s(part, device)
+    if found is not None and part.convolves and is_multiplied(part.group):
+        return _MULTIPLIED * found
     return found / SPARED if found is not None and spares(part) else found
 
 

@@ -6,8 +6,11 @@ import pytest
 from fusionplan.planner.config import NATURAL
 from fusionplan.planner.costs.depthwise import vendor_s
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers import pricing
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.graph.graph import Graph, TensorType, contiguous
+from fusionplan.planner.graph.ops import is_input
+from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.nests.nest import Nest, schedule
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.values.values import Load
@@ -138,6 +141,19 @@ def test_a_convolution_of_many_neighbours_is_no_operand_of_a_loop() -> None:
     best = next(iter(space_of(convolution(64, 128, 3, silu=True, multiplied=32), H200).ranked(1)))
     assert apart.predicted is not None
     assert best[1].seconds > apart.predicted
+
+
+@pytest.mark.parametrize("channels, seconds", [(0, 1.0), (16, 6.0)])
+def test_a_product_of_a_convolution_takes_longer_than_the_model_says(
+    monkeypatch: pytest.MonkeyPatch, channels: int, seconds: float
+) -> None:
+    """The first block of MobileNetV2 took nine times as long as one kernel."""
+    monkeypatch.setattr(pricing, "has_nest", lambda part: None)
+    monkeypatch.setattr(pricing, "modelled_s", lambda part, device: 1.0)
+    monkeypatch.setattr(pricing, "spares", lambda part: False)
+    graph = convolution(32, 112, 3, silu=True, multiplied=channels)
+    part = GroupContent.of(graph, tuple(n.id for n in graph.nodes if not is_input(n)))
+    assert pricing.price_s(part, H200, single=False) == seconds
 
 
 def operations(graph: Graph) -> list[list[str]]:
