@@ -28,13 +28,15 @@ class Wrong(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Of one call: outputs, gradients of the inputs (None: there is none), inputs afterwards, and
-    which tensor each output shares its memory with (an input or an earlier output; -1: none)."""
+    """Of one call: outputs, gradients of the inputs (None: there is none), inputs afterwards,
+    which tensor each output shares its memory with (an input or an earlier output; -1: none), and
+    which outputs ask for gradients."""
 
     outputs: list[torch.Tensor]
     gradients: list[torch.Tensor | None]
     inputs: list[torch.Tensor]
     shared: list[int]
+    asking: list[bool]
 
 
 def call(function: Callable[..., Any], inputs: list[torch.Tensor]) -> Results:
@@ -43,6 +45,7 @@ def call(function: Callable[..., Any], inputs: list[torch.Tensor]) -> Results:
     with torch.set_grad_enabled(any(x.requires_grad for x in inputs)):
         outputs = [x for x in tree_leaves(function(*inputs)) if isinstance(x, torch.Tensor)]
     wanted = [x for x in inputs if x.requires_grad]
+    asking = [o.requires_grad for o in outputs]
     reached = [o for o in outputs if o.requires_grad]
     gradients: list[torch.Tensor | None] = []
     if wanted and reached:
@@ -54,7 +57,7 @@ def call(function: Callable[..., Any], inputs: list[torch.Tensor]) -> Results:
         for i, m in enumerate(memory[len(inputs) :])
     ]
     outputs = [o.detach() for o in outputs]
-    return Results(outputs, gradients, [x.detach() for x in inputs], shared)
+    return Results(outputs, gradients, [x.detach() for x in inputs], shared, asking)
 
 
 def _weights(output: torch.Tensor, number: int) -> torch.Tensor:
@@ -143,6 +146,8 @@ def _judge_call(case: Case, compiled: Compiled, number: int, device: str) -> Non
         exact = call(case.function, case.make(number, seed, device, wide=True))
         if mine.shared != eager.shared:
             raise Wrong(f"outputs share memory with {mine.shared}, eager's with {eager.shared}")
+        if mine.asking != eager.asking:
+            raise Wrong(f"outputs ask for gradients: {mine.asking}, eager's: {eager.asking}")
         for kind in ("outputs", "gradients", "inputs"):
             ways = [getattr(way, kind) for way in (mine, eager, exact)]
             if len({len(way) for way in ways}) > 1:

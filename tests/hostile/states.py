@@ -62,6 +62,31 @@ def modes_in_every_order(w: World) -> None:
             alike(w, models, calls, w.numbers(6, 8, seed=int(train)) + 1)
 
 
+class Ring(nn.Module):
+    """Its last results, in a buffer that is written where a counter says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("kept", torch.zeros(2, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        self.kept[self.calls % 2] = y.detach()[0]
+        self.calls += 1
+        return y.relu() + self.kept.sum(0)
+
+
+@scenario
+def what_is_kept_asks_for_no_gradient(w: World) -> None:
+    models = twins(w, Ring)
+    calls = (w.compile(models[0]), models[1])
+    for i in range(3):
+        alike(w, models, calls, w.numbers(6, 8, seed=i))
+        assert not models[0].kept.requires_grad
+
+
 @scenario
 def a_state_dict_is_loaded_later(w: World) -> None:
     models = twins(w, Trained)

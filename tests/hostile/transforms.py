@@ -130,6 +130,7 @@ def enabled_inside(x: Tensor) -> Tensor:
 
 autograd("grad_enabled_inside", "f32[5,7]", enabled_inside)
 autograd("detached_half", "f32[5,7]", lambda x: torch.cat((x.sin(), x.cos().detach()), 1))
+autograd("detached_view", "f32[5,7]", lambda x: ((y := x.sin()).detach()[0], y, y.detach().t()))
 autograd("gradient_not_contiguous", "f32[5,7]", lambda x: (x * 2).t().contiguous().t() + 1)
 autograd("gradient_of_expand", "f32[5,1]", lambda x: (x.sin().expand(5, 7), x.expand(2, 5, 1)))
 autograd("gradient_of_views", "f32[6,4]", lambda x: ((y := x * 2)[1:3], y.view(4, 6).t(), y[0, 0]))

@@ -102,6 +102,15 @@ views("channel_shuffle", "f32[2,6,3,3]", lambda x: F.channel_shuffle(x * 2, 3) +
 views("pad_constant", "f32[3,5]", lambda x: F.pad(x * 2, (1, 2, 3, 0)) + 1)
 views("pad_negative", "f32[5,7]", lambda x: F.pad(x * 2, (-1, 2, 0, -2)) + 1)
 views("pad_reflect", "f32[1,2,5,7]", lambda x: F.pad(x * 2, (2, 1, 1, 3), mode="reflect") + 1)
+views(
+    "pad_replicate_and_cut",
+    "f32[1,2,5,3]",
+    lambda x: (
+        F.pad(x, (2, 1, 0, -2), mode="replicate"),
+        F.pad(x, (-3, 4, 0, 0), mode="replicate"),
+    ),
+    grad=True,
+)
 views("pad_replicate", "f32[1,2,5,7]", lambda x: F.pad(x * 2, (2, 1, 1, 3), mode="replicate") + 1)
 views("pad_circular", "f32[1,2,5,7]", lambda x: F.pad(x * 2, (2, 1, 1, 3), mode="circular") + 1)
 views("transposed_input", "f32[33,17]@t", lambda x: torch.softmax(x, 1) + x.sum(0))

@@ -227,6 +227,7 @@ def _mirrored(x: torch.Tensor, pad: Sequence[int]) -> Any:
 
 def _replicated(x: torch.Tensor, pad: Sequence[int]) -> Any:
     """Padding by the elements at the edge."""
+    own = x
     for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
         dim = x.dim() - 1 - i
         cut = x.shape[dim] + min(before, 0) + min(after, 0)
@@ -242,14 +243,18 @@ def _replicated(x: torch.Tensor, pad: Sequence[int]) -> Any:
             edge = aten.slice.Tensor(x, dim, place, place + 1)
             sides.append(aten.expand.default(edge, shape))
         x = _join((sides[0], x, sides[1]), dim)
-    return x if max(pad) > 0 else aten.clone.default(x)
+    if max(pad) <= 0:
+        return aten.clone.default(x)
+    return dense(x, suggest_memory_format(own)) if min(pad) < 0 else x
 
 
 def _replicated_back(grad: torch.Tensor, x: torch.Tensor, pad: Sequence[int]) -> Any:
     """Gradient of such a padding: the elements at the edge take the sides in."""
-    if max(map(abs, pad)) > _WIDEST_SIDE:
+    sides = [*zip(pad[::2], pad[1::2], strict=True)]
+    left = [x.shape[-1 - i] + min(a, 0) + min(b, 0) for i, (a, b) in enumerate(sides)]
+    if max(map(abs, pad)) > _WIDEST_SIDE or min(left) <= 0:
         return NotImplemented
-    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+    for i, (before, after) in enumerate(sides):
         dim = x.dim() - 1 - i
         kept = x.shape[dim] + min(before, 0) + min(after, 0)
         low = max(before, 0)

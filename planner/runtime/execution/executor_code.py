@@ -18,8 +18,8 @@ from ...capture.capture import Captured
 from ...capture.writes_in_place import Update
 from ...codegen.source import KernelSource, Program
 from ...errors import PlanError
-from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType
-from ...graph.ops import overload
+from ...graph.graph import INPUT, Arg, Graph, Ref, Symbol, TensorType, refs
+from ...graph.ops import View, overload, row
 from .renewed import renewed
 from .units import ScheduledUnit
 
@@ -142,7 +142,10 @@ class Emitter:
                 self._asked(unit, groups[unit.group])
             self._delete(dead[position])
         self._update({i: v for i, v in copied.items() if self._renewed.get(v) != i})
-        values = ", ".join("None" if o is None else f"v{o}" for o in results)
+        apart = self._views_of_results(units, results)
+        values = ", ".join(
+            "None" if o is None else f"v{o}{'.detach()' * (o in apart)}" for o in results
+        )
         if self.how.asks:
             self.lines = ["odd = {}", *self.lines, "ended(odd)"]
         body = "\n".join(f"    {line}" for line in [*self.lines, f"return [{values}]"])
@@ -166,6 +169,22 @@ class Emitter:
             f"return [{values}]",
         ]
         return "\n    ".join(lines) + "\n"
+
+    def _views_of_results(
+        self, units: Sequence[ScheduledUnit], results: Sequence[int | None]
+    ) -> set[int]:
+        """Results that are views of another one, as `y.detach()[0]` beside `y`. Handed out as they
+        are, they would ask for gradients as soon as that one does."""
+        nodes = self.captured.graph.nodes
+        views = {u.outputs[0] for u in units if u.group is None}
+        found = set()
+        for result in results:
+            at = result
+            while at in views and isinstance(row(nodes[at]), View):
+                at = next(iter(refs(nodes[at].args)), None)
+                if at in results and result is not None and at != result:
+                    found.add(result)
+        return found
 
     def _group(self, unit: ScheduledUnit, how: EmittedGroup) -> None:
         if isinstance(how, str):
