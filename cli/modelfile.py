@@ -48,6 +48,7 @@ def load_model(spec: str, inputs: str | None, device: torch.device) -> NamedMode
     return NamedModel(_title(file, name), model, _call(file, module, inputs, device))
 
 
+_GIVE_PYTHON = "give a Python file that can be imported"
 _GIVE_MODEL = "give the path of the Python file of the model"
 _GIVE_INPUTS = "give --inputs FILE.py:FUNCTION, or types and shapes, such as 'float32[8, 1024]'"
 
@@ -89,10 +90,10 @@ def _imported(file: Path) -> ModuleType:
         where = Path(error.filename).name if error.filename else file.name
         # What is no text at all has no lines.
         place = where if error.lineno is None else f"{where}, line {error.lineno}"
-        raise ModelError(
-            f"{place}: {error.msg}; give a Python file that can be imported"
-        ) from error
+        raise ModelError(f"{place}: {error.msg}; {_GIVE_PYTHON}") from error
     except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and b"\0" in file.read_bytes():  # before Python 3.11.4
+            raise ModelError(f"{file.name}: {error}; {_GIVE_PYTHON}") from error
         raise _blamed(error, file, "importing it fails") from error
     return module
 
