@@ -32,7 +32,7 @@ def test_what_differs_is_told() -> None:
     x = torch.rand(3, 4)
 
     def results(y: torch.Tensor) -> Results:
-        return Results([y], [], [], [-1])
+        return Results([y], [], [], [-1], [False])
 
     compare(results(x * (1 + 1e-7)), results(x), [results(x)])
     for other in (x * 1.001, x.double(), x.t().contiguous().t(), x.where(x > 0.5, torch.nan)):
@@ -41,7 +41,7 @@ def test_what_differs_is_told() -> None:
     # Where roundings alone move it so far, it is no difference.
     compare(results(x * 1.001), results(x), [results(x * 1.0002)])
     with pytest.raises(Wrong, match="share memory"):
-        compare(results(x), Results([x], [], [], [0]), [])
+        compare(results(x), Results([x], [], [], [0], [False]), [])
 
 
 def test_a_failure_is_made_smaller() -> None:

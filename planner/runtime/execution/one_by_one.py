@@ -1,4 +1,4 @@
-"""What does the same as a boxed call for inputs that are given one by one."""
+"""A second form of a boxed call, for inputs that are given one by one."""
 
 from __future__ import annotations
 
