@@ -17,9 +17,7 @@ def _soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1)
     """In the type of the input, whatever that of the target is; torch's own form promotes."""
     if not x.is_floating_point() or target.dtype == torch.bool:
         return NotImplemented
-    margin = aten.mul.Tensor(aten.neg.default(x), target)
-    if margin.dtype != x.dtype:
-        margin = aten._to_copy.default(margin, dtype=x.dtype)
+    margin = to(aten.mul.Tensor(aten.neg.default(x), target), x.dtype)
     loss = aten.log1p.default(aten.exp.default(margin))
     return reduced(loss, reduction)
 
