@@ -21,7 +21,7 @@ from ..groups.legality import LARGEST_GROUP, MOST_BUFFERS, Dependences
 from ..groups.needs import read_whole
 from ..memo import Keeping, asked_once
 from ..trace.indexed_writes import nbytes_given
-from ..trace.precision import is_stored_beside_its_extremum
+from ..trace.precision import is_stored_beside_its_statistic
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Ground(Keeping):
             pointwise = isinstance(kind, Pointwise) and kind.cost != "libdevice"
             if pointwise or isinstance(kind, (Cast, Concat)):
                 own = self.graph.nodes[node]
-                found |= (not is_stored_beside_its_extremum(self.graph, own)) << node
+                found |= (not is_stored_beside_its_statistic(self.graph, own)) << node
         return found
 
     @cached_property

@@ -28,7 +28,7 @@ from ..graph.ops import (
 from ..graph.sizes import nominal, reciprocal, varies
 from ..graph.texts import has, operands_of, settled, widens
 from ..values.values import Compute, Value
-from .precision import dtype_of
+from .precision import dtype_of, is_read_beside_its_sum, rounds
 
 _SCALES = frozenset({Op.CONVERT, Op.MUL, Op.DIV})
 
@@ -407,18 +407,20 @@ def _averaged(group: Graph) -> frozenset[int]:
 
 def _factors_of_bfloat16(group: Graph) -> frozenset[int]:
     """Nodes of which nothing sees more than a rounding to bfloat16, their own or that of products
-    with other values or of choices between them: of these, too, it shows in no more."""
+    with other values or of choices between them: of these, too, it shows in no more. Not a
+    rounding that a norm does not see, which sums the terms in float32 and reads them again: another
+    kernel that computes them for the gradient errs otherwise, and the mean is not theirs."""
     found: set[int] = set()
 
     def hides(user: Node) -> bool:
-        if isinstance(row(user), Cast) and dtype_of(user) == "bfloat16":
-            return True
-        return op_of(user) in _KEEPS and user.id in found
+        rounded = isinstance(row(user), Cast) and dtype_of(user) == "bfloat16"
+        return (rounded or op_of(user) in _KEEPS) and user.id in found
 
     for node in reversed(group.nodes):
         users = [group.nodes[u] for u in group.users(node.id)]
         hidden = bool(users) and node.id not in group.outputs and all(map(hides, users))
-        if hidden or (node.type is not None and node.type.dtype == "bfloat16"):
+        narrow = node.type is not None and node.type.dtype == "bfloat16"
+        if hidden or (narrow and (rounds(group, node) or not is_read_beside_its_sum(group, node))):
             found.add(node.id)
     return frozenset(found)
 

@@ -16,6 +16,7 @@ from ..graph.op import Op
 from ..graph.ops import (
     MAX,
     MIN,
+    SUM,
     Cast,
     Concat,
     Contraction,
@@ -32,7 +33,7 @@ from ..graph.sizes import plain
 from ..graph.texts import operands_of
 from .promotion import promoted
 
-_ROUNDED = (Pointwise, Cast, Reduction, Cumulative, Contraction)
+_OF_ELEMENTS = (Pointwise, Cast, View, Reduction)
 _KINDS = {
     "default": Kind.DEFAULT,
     "float": Kind.INT_TO_FLOAT,
@@ -105,10 +106,10 @@ def dtype_of(node: Node) -> str:
 def rounds(group: Graph, node: Node) -> bool:
     """Whether a result of 16 bits loses in registers what it loses in memory. A cast that the user
     wrote does, but where it is only stored, or an operand of products of matrices, for there it is
-    rounded in any case; so does a stored one whose maximum or minimum is taken, for a softmax of
-    other numbers than those that its gradient will read would not sum to 1, and the gradient of a
-    maximum would find no element that is equal to it. With the numerics of eager the result
-    of every operation does."""
+    rounded in any case; so does one that is stored beside a statistic of it. The mean of other
+    numbers than those that the gradient of a norm will read would not be theirs, a softmax of
+    others would not sum to 1, and the gradient of a maximum would find no element that is equal to
+    it. With the numerics of eager the result of every operation does."""
     if node.type is None or node.type.dtype not in NARROW:
         return False
     if node.type.dtype in FLOAT8:
@@ -118,7 +119,7 @@ def rounds(group: Graph, node: Node) -> bool:
         kinds = (Pointwise, Cast, Reduction, Cumulative, Contraction, Depthwise)
         return bool(users) and isinstance(row(node), kinds)
     own = row(node)
-    if is_stored_beside_its_extremum(group, node):
+    if is_stored_beside_its_statistic(group, node):
         return True
     if not isinstance(own, Cast) or not own.by_user:
         return False
@@ -140,21 +141,50 @@ def is_copy(group: Graph, node: Node) -> bool:
     return given is not None and given.dtype == dtype_of(node)
 
 
-def is_stored_beside_its_extremum(group: Graph, node: Node) -> bool:
-    """Whether a result of 16 bits is an output, and the maximum or the minimum of its elements is
-    taken, behind views, casts and operations on each element alone."""
-    if node.type is None or node.type.dtype not in NARROW or node.id not in group.outputs:
+def is_stored_beside_its_statistic(group: Graph, node: Node) -> bool:
+    """Whether a result of 16 bits is an output, and a wide statistic of it is one, too: something
+    smaller, made of this result alone and of sums of its elements in float32. Or the maximum or
+    the minimum of its elements is taken, for whatever reader."""
+    own = node.type
+    if own is None or own.dtype not in NARROW or node.id not in group.outputs:
         return False
-    users = [group.nodes[user] for user in group.users(node.id)]
-    while users:
-        user = users.pop()
+    made = {node.id: False}  # of this result alone; whether a sum lies between
+    reached = list(group.users(node.id))
+    while reached:
+        user = group.nodes[reached.pop()]
         kind = row(user)
-        if isinstance(kind, Reduction) and kind.monoid in (MAX, MIN):
+        is_made = isinstance(kind, _OF_ELEMENTS) and made.keys() >= set(user.inputs)
+        if user.type is None or user.id in made or not is_made:
+            continue
+        summed = any(made[i] for i in user.inputs)
+        if isinstance(kind, Reduction):
+            if kind.monoid in (MAX, MIN) and not summed:
+                return True
+            if user.type.dtype in NARROW:
+                continue
+            summed = True
+        if summed and user.type.numel < own.numel and user.id in group.outputs:
             return True
-        alone = isinstance(kind, Pointwise) and len(user.inputs) == 1
-        if alone or isinstance(kind, (View, Cast)):
-            users += [group.nodes[further] for further in group.users(user.id)]
+        made[user.id] = summed
+        reached += group.users(user.id)
     return False
+
+
+def is_read_beside_its_sum(group: Graph, node: Node) -> bool:
+    """Whether a sum that is not rounded to 16 bits is taken of a result's elements, behind views,
+    casts and operations on each element alone, and something else reads them, as in a norm."""
+    summed = read = False
+    reached = list(group.users(node.id))
+    while reached and not (summed and read):
+        user = group.nodes[reached.pop()]
+        kind = row(user)
+        if isinstance(kind, (Pointwise, View, Cast)) and len(user.inputs) == 1:
+            reached += group.users(user.id)
+        elif isinstance(kind, Reduction) and kind.monoid == SUM and dtype_of(user) not in NARROW:
+            summed = True
+        else:
+            read = True
+    return summed and read
 
 
 def product_dtypes(group: Graph, node: Node, left: int, right: int) -> tuple[str, str]:

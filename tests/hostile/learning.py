@@ -51,6 +51,17 @@ sums(
     lambda x: [x.norm(p, 1) for p in (1, 2, 3, 0.5, float("inf"), -float("inf"))],
     grad=False,
 )
+# What is left where a gradient cancels shows whether a mean is that of the numbers beside it.
+sums(
+    "gradient_that_cancels_of_what_is_stored",
+    "bf16[6,128] bf16[6,128] f32[6,128]",
+    lambda x, y, w: (F.layer_norm((x + y).float(), (128,)) * (1 + 1e-3 * w.detach())).sum(),
+)
+sums(
+    "gradient_that_cancels_of_what_is_computed_again",
+    "bf16[6,64] f32[6,64]",
+    lambda x, w: (F.layer_norm(F.gelu(x).float(), (64,)) * (1 + 1e-4 * w.detach())).sum(),
+)
 sums("norm_gradient", "f32[5,37]", lambda x: (x.norm(1, 1), x.norm(2, 1), x.norm(3, 1)))
 sums("normalize", "f32[5,37]", lambda x: F.normalize(x, dim=1) * 2)
 sums("std_correction", "f32[5,37]", lambda x: (x.std(1, correction=0), x.var(0, correction=2)))

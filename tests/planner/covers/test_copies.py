@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from corpus import Function, corpus_graph, graph_of, tensor
@@ -17,7 +19,7 @@ from fusionplan.planner.groups.group import copies_in, is_copied, subgraph
 from fusionplan.planner.module import print_module
 from fusionplan.planner.plan import GroupPlan, Plan
 from fusionplan.planner.runtime.execution.executor import Executor
-from fusionplan.planner.trace.precision import is_stored_beside_its_extremum, rounds
+from fusionplan.planner.trace.precision import is_stored_beside_its_statistic, rounds
 from oracle import DEVICE, assert_close
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -111,10 +113,28 @@ def test_what_is_compared_with_its_maximum_is_computed_once(shown: bool) -> None
         Node(4, "neg", "aten.neg.default", (Ref(1),), type=narrow),
     )
     graph = Graph(nodes, (3, 4, *(1,) * shown))
-    assert is_stored_beside_its_extremum(graph, nodes[1]) == shown
+    assert is_stored_beside_its_statistic(graph, nodes[1]) == shown
     assert rounds(graph, nodes[1]) == shown
     cheap = Ground(graph, H200).cheap
     assert (cheap >> 1 & 1, cheap >> 4 & 1) == (not shown, 1)
+
+
+@pytest.mark.parametrize("outputs", [(1, 3), (1, 5), (1,), (3,), (1, 4)])
+def test_what_is_stored_beside_its_mean_is_rounded_before(outputs: tuple[int, ...]) -> None:
+    """The mean, or what is made of it, is one of the numbers that a gradient will read beside it.
+    A mean that nobody else reads is better of those that are not rounded."""
+    narrow = TensorType((8, 16), (16, 1), "bfloat16")
+    wide, row = replace(narrow, dtype="float32"), TensorType((8, 1), (1, 1), "float32")
+    nodes = (
+        Node(0, "x", "input", type=narrow),
+        Node(1, "exp", "aten.exp.default", (Ref(0),), type=narrow),
+        Node(2, "cast", "aten._to_copy.default", (Ref(1),), type=wide),
+        Node(3, "sum", "aten.sum.dim_IntList", (Ref(2), (1,), True), type=row),
+        Node(4, "sub", "aten.sub.Tensor", (Ref(2), Ref(3)), type=wide),
+        Node(5, "sqrt", "aten.sqrt.default", (Ref(3),), type=row),
+    )
+    graph = Graph(nodes, outputs)
+    assert rounds(graph, nodes[1]) == (outputs in ((1, 3), (1, 5)))
 
 
 @pytest.mark.dynamo
