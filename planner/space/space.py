@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import NATURAL, Config, Layout
@@ -66,6 +66,7 @@ _VARIED = 3  # the best of them that are tried with the first kernel's
 _FIRST = 40  # first points.
 _RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
+_CATCHES_UP = 0.8  # Of the seconds, what a step leaves of a layout that is so far behind.
 _NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
 _AHEAD = 16 * 1024  # Bytes of a tile from which it is worth loading while the last is worked on.
 _NOISE_S = 10e-6  # What the model does not tell apart in kernels that take no time.
@@ -84,6 +85,8 @@ class Space:
     group: Graph
     hopeless_s: float = math.inf
     usual: _Judged | None = None
+    _estimates: dict[object, Cost] = field(default_factory=dict, repr=False, compare=False)
+    """Of kernels, by what of a config is theirs: those of a split share all but its blocks."""
 
     @property
     def has_descriptors(self) -> bool:
@@ -157,7 +160,7 @@ class Space:
             ):
                 return Refusal("descriptor", "no access is a block that a descriptor can copy")
             refuse_without_mma(placed(kernels[0].nest, config), config.subtiles)
-            costs = [estimate(kernel.nest, config, self.device) for kernel in kernels]
+            costs = [self._estimated(kernel.nest, config) for kernel in kernels]
         except Refused as refused:
             return refused.refusal
         cost = total(costs)
@@ -166,6 +169,15 @@ class Space:
         if cost.seconds > self.hopeless_s:
             return Refusal("slow", f"the cost model expects {cost.seconds * 1e6:.0f} us")
         return cost
+
+    def _estimated(self, nest: Nest, config: Config) -> Cost:
+        """The cost of one kernel of a layout. Raises Refused when the config does not fit it."""
+        names = {axis.name for axis in nest.axes}
+        own = tuple(block for block in config.blocks if block[0] in names)
+        key = (id(nest), replace(config, blocks=own))
+        if key not in self._estimates:
+            self._estimates[key] = estimate(nest, config, self.device)
+        return self._estimates[key]
 
     def quick(self) -> Cost | None:
         """The model's cost of the best of a few usual configs: enough to compare groups."""
@@ -183,21 +195,26 @@ class Space:
         """The best of a few usual configs of each of these layouts that has one."""
         usual = {layout: list(self._usual(layout, known)) for layout in layouts}
         best = {layout: min(some, key=_by_seconds) for layout, some in usual.items() if some}
-        return {layout: self._in_step(one) for layout, one in best.items()}
+        least_s = min((cost.seconds for _, cost in best.values()), default=0.0)
+        return {layout: self._in_step(one, least_s) for layout, one in best.items()}
 
-    def _in_step(self, found: _Judged) -> _Judged:
+    def _in_step(self, found: _Judged, least_s: float) -> _Judged:
         """A loop over rows by larger blocks with as many more warps, or by smaller ones, as long as
         that is clearly better. Of larger blocks fewer rows are under way, so that L2 still has what
-        a later sweep reads again; of smaller ones more hide what a program waits for."""
+        a later sweep reads again; of smaller ones more hide what a program waits for. least_s: of
+        the best layout so far; of one that is far behind, a step has to gain more."""
         config = found[0]
         if not config.layout.loops_once or not self._is_open(config):
             return found
         limits = self._limits(config.layout)
         for factor in (2, 0.5):
             while others := _sorted(self, in_step(found[0], limits, factor)):
-                if others[0][1].seconds > _CLEARLY * found[1].seconds:
+                before_s, after_s = found[1].seconds, others[0][1].seconds
+                if after_s > _CLEARLY * before_s:
                     break
                 found = others[0]
+                if after_s > _HOPELESS * least_s and after_s > _CATCHES_UP * before_s:
+                    break
         return found
 
     def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[_Judged]:

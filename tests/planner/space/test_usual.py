@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from fusionplan.planner.config import Config, Layout
@@ -11,6 +12,7 @@ from fusionplan.planner.graph.parse import parse
 from fusionplan.planner.groups.group import GroupContent
 from fusionplan.planner.groups.legality import has_nest
 from fusionplan.planner.nests import nest
+from fusionplan.planner.space import space as space_module
 from fusionplan.planner.space.space import Space, space_of
 from fusionplan.planner.values.values import Values
 
@@ -103,3 +105,26 @@ def test_usual_configs_are_enumerated_once_where_none_is_far_behind(
     space = space_of(parse(RELU.format(rows=64, summed=48, columns=80)), BUILTIN["h100"])
     assert isinstance(space, Space)
     assert len(looked_at) == len(set(looked_at)) == len(space.schedules)
+
+
+def test_layouts_far_behind_are_soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of columns may be cut in many ways. Of two sums after each other all were looked at as
+    closely: 724 kernels were priced."""
+    size, kept = "float32[16384, 4096]", "float32[1, 4096]"
+    graph = parse(
+        f"%0 = input() : {size}\n%1 = aten.mean.dim(%0, (0), True) : {kept}\n"
+        f"%2 = aten.sub.Tensor(%0, %1) : {size}\n%3 = aten.mul.Tensor(%2, %2) : {size}\n"
+        f"%4 = aten.mean.dim(%3, (0), True) : {kept}\nreturn %4"
+    )
+    asked: list[object] = []
+    estimated = space_module.estimate
+
+    def counted(*given: Any) -> Any:
+        asked.append(given)
+        return estimated(*given)
+
+    monkeypatch.setattr(space_module, "estimate", counted)
+    space = space_of(graph, BUILTIN["h200"])
+    assert isinstance(space, Space)
+    assert len(space.schedules) >= 8
+    assert len(asked) <= 450
