@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -114,9 +115,13 @@ class ReplayLab:
         """Nothing is ever pending."""
 
     def compile_ahead(
-        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
-    ) -> None:
-        """Nothing is compiled."""
+        self,
+        kernels: Sequence[Variant],
+        meanwhile: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Variant]:
+        """Nothing is compiled, and nothing is late."""
+        return []
 
     def release(self) -> None:
         """It keeps nothing."""

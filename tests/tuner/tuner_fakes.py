@@ -1,5 +1,6 @@
 """A laboratory without processes or devices: times come from a formula."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -67,9 +68,13 @@ class FakeLab:
         raise AssertionError("nothing is ever pending")
 
     def compile_ahead(
-        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
-    ) -> None:
+        self,
+        kernels: Sequence[Variant],
+        meanwhile: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Variant]:
         self.kernels_ahead += kernels
+        return []
 
     def release(self) -> None:
         """It keeps nothing."""

@@ -6,10 +6,12 @@ one of them is kept is decided beside eager and torch.compile, by the whole call
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,13 +26,23 @@ from ...planner.runtime.cuda_graphs.cudagraph import GraphedExecutor
 from ...planner.runtime.dispatch.whole_way import whole_way
 from ...planner.runtime.execution.executor import Executor, Lower
 from ...planner.runtime.execution.overlapping import OVERLAPPING
+from ...planner.runtime.execution.substitutes import ATenInstead
 from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.time_limit import OutOfTime, stopped_after
 from ..measure.timing import SPARED, first_of_equals
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
-from ..workers.kernels_ahead import KernelCompilers, kernels_of, lowered_once
+from ..workers.kernels_ahead import (
+    KernelCompilers,
+    Variant,
+    kernels_of,
+    lowered_once,
+    none_of,
+)
+
+COMPILING = 0.6
+"""Of the time for checking a plan, what compiling its kernels may take."""
 
 PlanRun = Callable[..., list[Any]]
 
@@ -161,9 +173,9 @@ def _check(
             for one in given:
                 one.expected  # noqa: B018 - it is kept, and takes seconds
 
-    _compile_ahead(plan, arena, make_cases)
+    late = _compile_ahead(plan, arena, make_cases, COMPILING * arena.left_s(not found))
     try:
-        executor = Executor(arena.captured, plan, arena.captured.device, lower=arena.lower)
+        executor = _executor(number, plan, late, arena)
         make_cases()
         verdict = judge(executor, given)
     except FusionplanError as error:
@@ -177,10 +189,30 @@ def _check(
     if verdict.by_eager:
         where = ", ".join(verdict.by_eager)
         arena.progress.note(f"plan {number} was compared with eager alone on {where} inputs")
+    plan = executor.plan
     runner = RunnablePlan(plan, executor, executor.kernels_per_call, verdict)
     found[str(number)] = runner
     if _saves_launches(plan, arena):
         _add_graphs(found, str(number), runner, executor, given[0], arena)
+
+
+def _executor(number: int, plan: Plan, late: Sequence[Variant], arena: Arena) -> Executor:
+    """The plan as it is checked: groups with kernels that were not compiled in time run by ATen.
+    Raises OutOfTime where no kernel is left."""
+    captured = arena.captured
+    make = partial(Executor, captured, plan, captured.device, lower=arena.lower)
+    if not late:
+        return make()
+    executor = make(load=none_of(late), substitutes=ATenInstead(captured.device))
+    pairs = zip(plan.groups, executor.plan.groups, strict=True)
+    changed = sum(before is not after for before, after in pairs)
+    arena.progress.note(
+        f"{changed} of {len(plan.groups)} groups of plan {number} run as in eager: there was no "
+        "time to compile their kernels; allow more seconds"
+    )
+    if not executor.launchers:
+        raise OutOfTime
+    return executor
 
 
 def _saves_launches(plan: Plan, arena: Arena) -> bool:
@@ -229,13 +261,16 @@ def _may_overlap(arena: Arena) -> bool:
     return not arena.is_over() and torch.cuda.get_device_capability(device) >= OVERLAPPING
 
 
-def _compile_ahead(plan: Plan, arena: Arena, meanwhile: Callable[[], None]) -> None:
-    """Have all kernels of a plan compiled. With launches that overlap they are others: those of a
-    plan that was found right by itself are compiled after that, where there is time."""
+def _compile_ahead(
+    plan: Plan, arena: Arena, meanwhile: Callable[[], None], limit_s: float = math.inf
+) -> Sequence[Variant]:
+    """Have all kernels of a plan compiled; returns those that were not within the limit. With
+    launches that overlap they are others: those of a plan that was found right by itself are
+    compiled after that, where there is time."""
     if arena.compilers is None:
-        return
+        return ()
     kernels = kernels_of(arena.captured, [plan], arena.captured.device, arena.lower)
-    arena.compilers.compile_ahead(kernels, meanwhile)
+    return arena.compilers.compile_ahead(kernels, meanwhile, limit_s)
 
 
 def _graphed(

@@ -7,6 +7,7 @@ win is never compiled. Caches break the sum: the best few are measured end to en
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -79,17 +80,19 @@ class PartitionSearch:
         """Groups, by key, that there was no time to tune beyond the first trial."""
 
     def ahead(self) -> Iterator[tuple[Group, Config]]:
-        """What the first partition will have compiled, in the order of `_tune`: of one group after
-        the other the compilers would have too little to do."""
+        """What the first partition will have compiled, in the order of `_tune`: the first config of
+        each group, with which it is a whole plan, then the second of each, and so on."""
         first = self.tasks.first
         tasks = {task.group.key: task for task in self.tasks.all(first)}
         costs = {key: t.modelled.seconds if t.modelled else 0.0 for key, t in tasks.items()}
+        count = min(self.budget.trials, SEEDS) if len(tasks) == 1 else self.split.least
+        wanted: list[list[tuple[Group, Config]]] = []
         for key in sorted(tasks, key=lambda key: (tasks[key].vendor_s > 0, -costs[key])):
-            space = tasks[key].space
+            group, space = tasks[key].group, tasks[key].space
             if not isinstance(space, Refusal):
-                count = min(self.budget.trials, SEEDS) if len(tasks) == 1 else self.split.least
-                for config, _ in space.seeds(SEEDS)[:count]:
-                    yield tasks[key].group, config
+                wanted.append([(group, config) for config, _ in space.seeds(SEEDS)[:count]])
+        for turn in itertools.zip_longest(*wanted):
+            yield from filter(None, turn)
 
     def run(self) -> None:
         """Tune the groups of the partitions that are worth it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -72,9 +73,12 @@ class GatedLab:
             return self.lab.duel(group, candidates)
 
     def compile_ahead(
-        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
-    ) -> None:
-        self.lab.compile_ahead(kernels, meanwhile)
+        self,
+        kernels: Sequence[Variant],
+        meanwhile: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Variant]:
+        return self.lab.compile_ahead(kernels, meanwhile, limit_s)
 
     def release(self) -> None:
         self.lab.release()

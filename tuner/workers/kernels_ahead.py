@@ -7,7 +7,9 @@ pointers are not aligned other machine code is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -21,9 +23,9 @@ from ...planner.graph.graph import Graph, kernel_key
 from ...planner.lower import lower
 from ...planner.lowerings.registry import lowering_of
 from ...planner.plan import Plan
-from ...planner.runtime.execution.executor import Executor, Lower
+from ...planner.runtime.execution.executor import Executor, LoadLauncher, Lower
 from ...planner.runtime.machine_code.compile import CompileFailed
-from ...planner.runtime.machine_code.launch import plain
+from ...planner.runtime.machine_code.launch import Launcher, plain
 
 SOURCE: TypeAdapter[KernelSource] = TypeAdapter(KernelSource)
 
@@ -35,9 +37,13 @@ class KernelCompilers(Protocol):
     """Compiles kernels elsewhere, before they are asked for."""
 
     def compile_ahead(
-        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
-    ) -> None:
-        """Returns when each is compiled, or could not be; `meanwhile` runs here until then."""
+        self,
+        kernels: Sequence[Variant],
+        meanwhile: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Variant]:
+        """Returns when each is compiled, or could not be; `meanwhile` runs here until then. Those
+        that were not after so many seconds are given up, and returned."""
 
 
 class _NotedKernel:
@@ -66,8 +72,8 @@ def lowered_once() -> Lower:
 def kernels_of(
     captured: Captured, plans: Sequence[Plan], device: torch.device, lower: Lower
 ) -> list[Variant]:
-    """The kernels that executors of these plans load, each once. Those of a plan that cannot be
-    built, or of which a group compiles for minutes, are left out."""
+    """The kernels that executors of these plans load, each once, of costly groups first. Those of a
+    plan that cannot be built, or of which a group compiles for minutes, are left out."""
     found: dict[Variant, None] = {}
 
     def note(source: KernelSource, device: torch.device) -> Any:
@@ -77,11 +83,24 @@ def kernels_of(
     for plan in plans:
         if any(lowering_of(group).slow for group in plan.groups):
             continue
+        costliest = sorted(plan.groups, key=lambda group: -(group.predicted or 0.0))
+        plan = replace(plan, groups=tuple(costliest))
         try:
             Executor(captured, plan, device, lower=lower, load=note)
         except FusionplanError:
             continue  # Said where the plan is built in earnest.
     return list(found)
+
+
+def none_of(late: Collection[Variant]) -> LoadLauncher:
+    """Loads kernels, but none that was given up before it was compiled: it raises CompileFailed."""
+
+    def load(source: KernelSource, device: torch.device) -> Launcher:
+        if any(variant in late for variant in _variants(source)):
+            raise CompileFailed(f"kernel {source.name}: the time for compiling it was over")
+        return Launcher(source, device)
+
+    return load
 
 
 def _variants(source: KernelSource) -> Iterator[Variant]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -142,8 +144,11 @@ class Lab(Protocol):
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel: ...
 
     def compile_ahead(
-        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
-    ) -> None:
+        self,
+        kernels: Sequence[Variant],
+        meanwhile: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Variant]:
         """Have kernels compiled that this process will load: see `KernelCompilers`."""
 
     def release(self) -> None:
@@ -333,15 +338,15 @@ class WorkerLab:
         return outcome
 
     def _compile_for_any_address(self, group: Group, config: Config) -> None:
-        """Have the variant compiled that a comparison of finalists needs: while it is made, the
-        measuring worker would compile one after the other."""
+        """Have the variant compiled that a comparison of finalists needs, and the check of a whole
+        plan: there it would be waited for. It comes before configs that may be no better."""
         request = {
             "group": group.data,
             "config": config_to_json(config),
             "capability": self._capability,
             "aligned": False,
         }
-        self.pool.submit("compile", request)
+        self.pool.submit("compile", request, urgent=True)
 
     def duel(self, group: Group, candidates: Sequence[Candidate]) -> Duel:
         request = {
@@ -385,8 +390,12 @@ class WorkerLab:
         return _failed(_outcome(answer))
 
     def compile_ahead(
-        self, kernels: Sequence[Variant], meanwhile: Callable[[], None] | None = None
-    ) -> None:
+        self,
+        kernels: Sequence[Variant],
+        meanwhile: Callable[[], None] | None = None,
+        limit_s: float = math.inf,
+    ) -> list[Variant]:
+        until = time.monotonic() + limit_s
         begun = [
             self.pool.submit(
                 "compile",
@@ -401,7 +410,12 @@ class WorkerLab:
         ]
         if meanwhile is not None:
             meanwhile()
-        wait(begun)  # One after the other in this process they would take longer.
+        # One after the other in this process they would take longer.
+        left_s = None if math.isinf(limit_s) else max(0.0, until - time.monotonic())
+        late = wait(begun, timeout=left_s).not_done
+        for future in late:
+            future.cancel()
+        return [kernel for kernel, of in zip(kernels, begun, strict=True) if of in late]
 
     def release(self) -> None:
         """Have the measuring worker let go of the device's memory. One that is still at a request,

@@ -99,6 +99,15 @@ class Substitutes:
         return group, None if lowering_of(group).one_by_one else build(group)
 
 
+class ATenInstead(Substitutes):
+    """Leaves a group that cannot be built to ATen at once, and remembers nothing of it."""
+
+    def _other(
+        self, group: GroupPlan, part: Graph, build: Callable[[GroupPlan], Result]
+    ) -> tuple[GroupPlan, Result | None]:
+        return _by(group, None), None
+
+
 def _by(group: GroupPlan, config: Config | None) -> GroupPlan:
     """The group by another config, or by ATen."""
     unknown = replace(group, config=config, predicted=None, measured=None)

@@ -143,7 +143,7 @@ def test_launches_overlap_where_the_device_can_and_the_best_plan_is_tried_withou
     where = on_cpu(
         given,
         is_over=lambda: over,
-        compilers=SimpleNamespace(compile_ahead=lambda kernels, meanwhile: asked.append(kernels)),
+        compilers=SimpleNamespace(compile_ahead=lambda kernels, *more: asked.append(kernels)),
     )
     executor = Executor(given, made, given.device)
     assert executor.kernels_per_call
@@ -229,7 +229,7 @@ def test_the_kernels_of_a_plan_are_compiled_before_it_is_built(monkeypatch):
     given = captured(lambda x: torch.relu(x) * 2, X)
     made, asked = modelled_plan(given.graph, builtin("h200")), []
 
-    def compile_ahead(kernels, meanwhile):
+    def compile_ahead(kernels, meanwhile, limit_s):
         asked.append(kernels)
         meanwhile()  # What the plan has to give is computed while others compile.
         assert made_up.count("cases") == 1
@@ -240,6 +240,37 @@ def test_the_kernels_of_a_plan_are_compiled_before_it_is_built(monkeypatch):
     assert list(finalists._runners([made], where)) == ["0"]
     (kernels,) = asked
     assert {source.dependent for source, _ in kernels} == {False}
+
+
+@pytest.mark.interpreter
+def test_groups_whose_kernels_were_not_compiled_in_time_run_as_in_eager():
+    """What is checked and kept has those of the others; a plan of none is no plan."""
+    given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).digamma(), 0), X)
+    made, limits = modelled_plan(given.graph, builtin("h200")), []
+
+    def without(late):
+        def compile_ahead(kernels, meanwhile, limit_s):
+            limits.append(limit_s)
+            sources = list(dict.fromkeys(source for source, _ in kernels))
+            return [(source, True) for source in sources[late:]]
+
+        compilers = SimpleNamespace(compile_ahead=compile_ahead)
+        where = on_cpu(given, compilers=compilers, left_s=lambda is_needed: 10.0)
+        return finalists._runners([made], where), where.progress.of("note")
+
+    whole, _ = without(len(made.groups))
+    assert len(made.groups) >= 2
+    assert whole["0"].plan == made
+    found, notes = without(1)
+    kept = found["0"].plan.groups
+    assert [g.lowering for g in kept].count("aten") == len(made.groups) - 1
+    assert any(k == g for k, g in zip(kept, made.groups, strict=True))
+    torch.testing.assert_close(found["0"].run(X)[0], given.gm(X)[0])
+    assert f"{len(made.groups) - 1} of {len(made.groups)} groups of plan 0" in notes[0]
+    none, notes = without(0)
+    assert none == {}
+    assert "no time to compile" in notes[0]
+    assert {round(s, 3) for s in limits} == {finalists.COMPILING * 10.0}
 
 
 @pytest.mark.interpreter
@@ -279,7 +310,7 @@ def test_a_graph_that_was_found_right_is_kept_when_the_time_ends(graphs, monkeyp
     given = captured(lambda x: torch.softmax(torch.mm(torch.relu(x), x).digamma(), 0), X)
     made = modelled_plan(given.graph, builtin("h200"))
 
-    def compile_ahead(kernels, meanwhile):
+    def compile_ahead(kernels, meanwhile, limit_s):
         meanwhile()
         if any(source.dependent for source, _ in kernels):
             raise OutOfTime
