@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import mul
 
 from ..graph.dtypes import itemsize
 from ..graph.sizes import ALIGNED, varies
@@ -26,6 +27,7 @@ from ..tiles.instructions import (
 )
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.program import TileProgram, by_body
+from ..values.values import Load
 from .access_classes import classes
 from .device import DeviceProfile
 from .tile_cache import once
@@ -202,12 +204,18 @@ def traffic_of(program: TileProgram, group: int, at_once: int, l2_bytes: int) ->
 @by_identity(64)
 def _lanes(nest: Nest) -> dict[int, int]:
     """Where an axis is unrolled, accesses at other offsets read other elements: by the id of an
-    access, which sectors of those between two runs of neighbours."""
+    access, which sectors of those that its steps along each dimension pass over. Of vectors in a
+    copy there is no such."""
     found: dict[int, int] = {}
     if any(output.part is not None for output in nest.outputs):
-        for access in nest.loads.values():
-            steps = [abs(term.scale) for term in access.offset.terms if abs(term.scale) > 1]
-            place = access.offset.base % min(steps) if steps else 0
+        for value, access in nest.loads.items():
+            kind = nest.values[value].kind
+            assert isinstance(kind, Load)
+            if kind.input in nest.laid:
+                continue
+            passed = (d.start % abs(d.step) if d.factors else d.start for d in kind.dims if d.step)
+            strides = (abs(d.stride) for d in kind.dims if d.step)
+            place = sum(map(mul, passed, strides))
             found[id(access)] = place * itemsize(access.type.dtype) // _SECTOR
     return found
 

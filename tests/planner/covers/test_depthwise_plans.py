@@ -195,3 +195,11 @@ def test_the_model_counts_an_unrolled_image_once() -> None:
     # Triton 3.6 and 3.7 give such kernels 128 to 168 registers; none spills.
     assert 120 <= cost.registers <= 180
     assert cost.spill_bytes == 0
+
+
+def test_the_model_counts_the_rows_that_a_step_passes_over() -> None:
+    """Other taps read them."""
+    found = space_of(convolution(96, 112, 3, 2), H200)
+    assert isinstance(found, Space), found
+    image = BATCH * 96 * 112 * 112 * 2
+    assert found.ranked(1)[0][1].hbm_bytes == pytest.approx(1.25 * image, rel=0.02)
