@@ -72,8 +72,9 @@ def is_predicted(group: Graph) -> bool:
     """Whether the model may speak for ours in a group: not for those without neighbours that share
     pixels, which took two to four times as long as it says, nor where pixels are computed first,
     again under every tap, nor where the channels that lie side by side in the image lie apart in a
-    result (one in planes took 3.5 times as long: each element is a store of its own)."""
-    convolutions = [n.id for n in group.nodes if isinstance(row(n), Depthwise)]
+    result (one in planes took 3.5 times as long: each element is a store of its own). Of one tap a
+    convolution is a product of the pixel."""
+    convolutions = _of_several_taps(group)
     if not convolutions:
         return True
     try:
@@ -87,13 +88,18 @@ def is_predicted(group: Graph) -> bool:
 
 def is_multiplied(group: Graph) -> bool:
     """Whether a product of a group multiplies what is computed of a depthwise convolution in it."""
-    behind = {node.id for node in group.nodes if isinstance(row(node), Depthwise)}
+    behind = {*_of_several_taps(group)}
     for node in group.nodes:
         if not behind.isdisjoint(node.inputs):
             if isinstance(row(node), Contraction):
                 return True
             behind.add(node.id)
     return False
+
+
+def _of_several_taps(group: Graph) -> list[int]:
+    own = (node.id for node in group.nodes if isinstance(row(node), Depthwise))
+    return [node for node in own if taps_of(group, node) > 1]
 
 
 def _is_loaded(group: Graph, node: int) -> bool:

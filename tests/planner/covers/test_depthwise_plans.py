@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fusionplan.planner.config import NATURAL
-from fusionplan.planner.costs.depthwise import vendor_s
+from fusionplan.planner.costs.depthwise import is_multiplied, vendor_s
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers import pricing
 from fusionplan.planner.covers.cover import modelled_plan
@@ -100,6 +100,15 @@ def test_a_convolution_is_a_kernel_of_ours_with_what_follows(shape: tuple[int, .
     (group,) = modelled_plan(graph, H200).groups
     assert group.lowering == "triton"
     assert group.config is not None
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("planes", [False, True])
+def test_one_tap_is_a_product_of_the_pixel(planes: bool, stride: int) -> None:
+    graph = convolution(48, 64, 1, stride, silu=True, planes=planes)
+    (group,) = modelled_plan(graph, H200).groups
+    assert group.lowering == "triton"
+    assert not is_multiplied(convolution(48, 64, 1, stride, multiplied=16))
 
 
 @pytest.mark.parametrize(
