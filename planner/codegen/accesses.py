@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from ..graph.dtypes import is_float
 from ..nests.linear_forms import Affine, Term
 from ..tiles.blocks import TileDims
-from ..tiles.instructions import EndLoads, Prefetch, SelectedLoad, TileLoad, TilePlace, TileStore
+from ..tiles.instructions import (
+    EndLoads,
+    Prefetch,
+    SelectedLoad,
+    TileLoad,
+    TilePlace,
+    TileStore,
+    loads_of,
+)
 from ..tiles.program import TileProgram
 from ..values import values
 from .aligned_rows import AlignedText
@@ -70,9 +80,45 @@ class AccessPrinter(Scope):
                 again = self._loaded(each, load, dims, ', cache_modifier=".ca"')
                 text = again if each.twice else name
         if each.in_pairs:
-            self.bind(value.id, f"from_pairs({text})", dims)
-            return
-        self.bind(value.id, self.loaded(text, load.dtype, value.dtype), dims)
+            text = f"from_pairs({text})"
+        else:
+            text = self.loaded(text, load.dtype, value.dtype)
+        times = each.repeats
+        while times > 1:
+            times //= 2
+            with self.once(dims[-1], times):
+                text = f"each_twice({text}, {self.text.shape(dims)})"
+        self.bind(value.id, text, dims)
+
+    @contextmanager
+    def once(self, axis: int, times: int) -> Iterator[None]:
+        """With one of so many neighbours along an axis."""
+        before, self.text = self.text, replace(self.text, once=(axis, times))
+        yield
+        self.text = before
+
+    def lanes_once(self, axis: int, start: str) -> None:
+        """The indices of neighbours that have the same element, in a block that starts there: by
+        how many they are, that of the first divided by their number."""
+        steps = (*self.program.head, *(each for each, _ in self.program.walk()))
+        own = (load for each in steps for load in loads_of(each) if load.repeats > 1)
+        last = ((self.blocks.dims(load.access.axes)[-1], load.repeats) for load in own)
+        for times in sorted({times for found, times in last if found == axis}):
+            tile, block = self.nest.axes[axis], self.blocks.sizes[axis] // times
+            text = f"tl.arange(0, {block})" if block > 1 else "tl.zeros([1], tl.int32)"
+            if start != "0":
+                before = start.removesuffix(f" * {self.blocks.sizes[axis]}")
+                first = f"{before} * {block}" if before != start else f"({start}) // {times}"
+                text = f"{first} + {text}"
+            name = f"{tile.name}_by{times}"
+            self.line(f"{name} = {self.wide(text)}", f"{times} neighbours each")
+            if self.blocks.is_ragged(axis):
+                self.line(f"{name}_in = {name} * {times} < {self.numbers.text(tile.extent)}")
+
+    def wide(self, index: str) -> str:
+        """An index in 64 bits where a tensor has so many elements; the interpreter counts turns in
+        Python's integers, which have no `to`."""
+        return f"tl.cast({index}, tl.int64)" if self.blocks.wide else index
 
     def load_ends(self, each: EndLoads) -> None:
         """The lanes have names of their own, for the row's follow."""
@@ -155,6 +201,10 @@ class AccessPrinter(Scope):
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
         again: how it is loaded for the second time."""
         multiplied, options = each.place is not TilePlace.REGISTERS, again
+        if each.repeats > 1:
+            with self.once(dims[-1], each.repeats):
+                text = self._loaded(replace(each, repeats=1), load, dims, again)
+            return text
         masks = self.text.masks(each.access, dims, each.moved)
         for axis, left in self.left:
             if axis in each.access.axes:

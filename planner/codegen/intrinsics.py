@@ -178,6 +178,12 @@ def from_pairs(x):
         pack=2,
     )
 ''',
+    "each_twice": '''
+@triton.jit
+def each_twice(x, shape: tl.constexpr):
+    """Every element of the last dimension two times, in the registers of its thread."""
+    return tl.reshape(tl.join(x, x), shape)
+''',
     "prefetch": '''
 @triton.jit
 def prefetch(pointers):

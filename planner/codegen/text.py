@@ -32,9 +32,16 @@ class Text:
     numbers: Numbers
     ends: int | None = None
     """The axis of which there are the lanes of rows' ends alone."""
+    once: tuple[int, int] | None = None
+    """An axis, and the neighbours along it of which only the first is meant."""
 
     def shape(self, dims: TileDims) -> str:
-        return "[" + ", ".join(str(self.blocks.sizes[d]) for d in dims) + "]"
+        sizes = (self.blocks.sizes[d] // self._alike(d) for d in dims)
+        return f"[{', '.join(map(str, sizes))}]"
+
+    def _alike(self, axis: int) -> int:
+        """Neighbours along an axis that are one here."""
+        return self.once[1] if self.once is not None and self.once[0] == axis else 1
 
     @staticmethod
     def broadcast(text: str, own: TileDims, dims: TileDims) -> str:
@@ -56,7 +63,7 @@ class Text:
         if axis == self.ends:
             name = f"{name}_end_in" if suffix else f"({name}_end_lane - {name}_skip)"
         else:
-            name += suffix
+            name += f"_by{self._alike(axis)}" * (self._alike(axis) > 1) + suffix
         return self.broadcast(name, self.blocks.dims((axis,)), dims)
 
     def affine(self, form: Affine, dims: TileDims) -> str:
@@ -67,6 +74,8 @@ class Text:
 
     def term(self, term: Term, dims: TileDims) -> str:
         text, number = self.index(term.axis, dims), self.numbers.text
+        if self._alike(term.axis) > 1:
+            term = replace(term, div=1)
         if term.div > 1:
             text = f"{text} // {number(term.div)}"
         if term.mod:

@@ -75,7 +75,7 @@ class TritonPrinter(AccessPrinter):
         if not in_parts:
             self._held()
         if not grid.persistent:
-            self.line(f"pid = {self._wide('tl.program_id(0)')}")
+            self.line(f"pid = {self.wide('tl.program_id(0)')}")
             self._place(in_parts)
             self._head(head[first:])
             self._body(self.program.body, None)
@@ -86,7 +86,7 @@ class TritonPrinter(AccessPrinter):
         )
         self.line(f"for turn in tl.range({turns}):")
         with self.indented():
-            self.line(f"pid = {self._wide('turn')}")
+            self.line(f"pid = {self.wide('turn')}")
             self._place(in_parts)
             self._body(self.program.body, None)
         return self.lines
@@ -215,7 +215,8 @@ class TritonPrinter(AccessPrinter):
             if (load.input, terms) not in self.laps:
                 name = self.laps[load.input, terms] = f"lap{len(self.laps)}"
                 dims = self.blocks.dims(load.access.axes)
-                start = self.text.affine(Affine(terms), dims)
+                with self.once(dims[-1] if dims else -1, load.repeats):
+                    start = self.text.affine(Affine(terms), dims)
                 buffer = f"row{load.input}" if load.rows == "laid" else f"in{load.input}"
                 self.line(f"{name} = {buffer} + ({start} + lap * {load.moved.offset})")
 
@@ -266,7 +267,7 @@ class TritonPrinter(AccessPrinter):
     def _index(self, axis: int, block_index: str) -> None:
         """The index along an axis, as a scalar or as a vector."""
         if self.nest.axes[axis].role is not Role.GRID and block_index:
-            block_index = self._wide(block_index)  # Those of the grid come from a wide program id.
+            block_index = self.wide(block_index)  # Those of the grid come from a wide program id.
         start = f"{block_index} * {self.blocks.sizes[axis]}" if block_index else "0"
         self._lanes(axis, start, block_index or start)
 
@@ -281,7 +282,7 @@ class TritonPrinter(AccessPrinter):
         # Loops begin with a wide block, and so do axes of the grid, but where one block holds all.
         whole = tile.role is Role.GRID and self.blocks.count(axis) == 1
         if text != "0" and (whole or tile.role is Role.HELD):
-            text = self._wide(text)
+            text = self.wide(text)
         if self.rows is not None and self.rows.axis == axis:
             self.rows.lanes(text, start)
             return
@@ -291,11 +292,7 @@ class TritonPrinter(AccessPrinter):
             tells = any(is_dense(t, a) for a in accesses for t in a.offset.terms if t.axis == axis)
             end = self.numbers.text(tile.extent, tells)
             self.line(f"{tile.name}_in = {tile.name} < {end}")
-
-    def _wide(self, index: str) -> str:
-        """An index in 64 bits where a tensor has so many elements; the interpreter counts turns in
-        Python's integers, which have no `to`."""
-        return f"tl.cast({index}, tl.int64)" if self.blocks.wide else index
+        self.lanes_once(axis, start)
 
     # --- statements ---
 

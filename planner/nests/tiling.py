@@ -19,6 +19,9 @@ HELD_BESIDE_LOOP = 4096
 HELD_RESULT = 512
 """Elements of a result axis held whole so that a contraction before it is not done again."""
 
+REPEATS = (2, 4, 8)
+"""Neighbours along an axis that may have one element of an input, which is loaded once for them."""
+
 _GRID_NAMES, _REDUCED_NAMES = "xyzuvw", "rstpqo"
 
 
@@ -203,17 +206,26 @@ def _merged(
     folded: Mapping[int, frozenset[int]],
     everything: bool,
 ) -> list[list[int]]:
-    """Runs of factors that one index can walk: all of them, or those every access agrees on."""
+    """Runs of factors that one index can walk: all of them, or those every access agrees on. Where
+    neighbours along an axis are values of their own, some may read each element for a few
+    neighbours in a row, as of an image whose channels are repeated."""
+    apart = any(output.part is not None for output in values.outputs)
+    stored = [store_form(output, values) for output in values.outputs if apart]
+
+    def agrees(form: LinearForm, outer: int, factor: int) -> bool:
+        extent, step = values.extents[factor], form.get(factor, 0)
+        if form.get(outer, 0) == step * extent:
+            return True
+        few = apart and not step and extent in REPEATS
+        return few and all(own.get(factor) == 1 for own in stored)
+
     runs: list[list[int]] = []
     for factor in factors:
         if runs and (
             everything
             or (
                 folded[runs[-1][-1]] == folded[factor]
-                and all(
-                    form.get(runs[-1][-1], 0) == form.get(factor, 0) * values.extents[factor]
-                    for form in forms
-                )
+                and all(agrees(form, runs[-1][-1], factor) for form in forms)
             )
         ):
             runs[-1].append(factor)

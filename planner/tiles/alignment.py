@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ..graph.dtypes import itemsize
 from ..graph.graph import contiguous
@@ -12,6 +13,7 @@ from ..graph.sizes import Size, divisor_of, varies
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Affine, Role, Term
 from ..nests.nest import Nest
+from ..nests.tiling import REPEATS
 from .blocks import AlignedRows, Blocks
 
 VECTOR_BYTES = 16
@@ -59,6 +61,9 @@ def vector_width(access: Access, blocks: Blocks) -> tuple[int, int | None]:
     and the axis along which they lie side by side, None where none do."""
     terms = access.offset.terms
     inner = next((t for t in terms if is_dense(t, access) and blocks.sizes[t.axis] > 1), None)
+    if inner is None and (times := repeats_of(access, blocks)) > 1:
+        width, axis = vector_width(*_once(access, blocks, times))
+        return width * times, axis
     if inner is None:
         return 1, None
     rows = blocks.aligned
@@ -72,6 +77,32 @@ def vector_width(access: Access, blocks: Blocks) -> tuple[int, int | None]:
         if any(t.axis == inner.axis for t in form.terms):
             ends += [form.base, limit]
     return min(_common(access, start, ends), blocks.sizes[inner.axis]), inner.axis
+
+
+def _once(access: Access, blocks: Blocks, times: int) -> tuple[Access, Blocks]:
+    """An access without the neighbours that have the same element, and the blocks for it."""
+    axis = blocks.dims(access.axes)[-1]
+
+    def narrow(form: Affine) -> Affine:
+        own = (replace(t, div=1) if t.axis == axis else t for t in form.terms)
+        return Affine(tuple(own), form.base)
+
+    guards = tuple((narrow(form), limit) for form, limit in access.guards)
+    once = replace(access, offset=narrow(access.offset), guards=guards)
+    return once, blocks.having(axis, blocks.sizes[axis] // times)
+
+
+def repeats_of(access: Access, blocks: Blocks) -> int:
+    """Neighbours along a tile's last axis that have the same element, which a thread can load once
+    for them: 1 where all are elements of their own, or others than whole runs are alike."""
+    dims = blocks.dims(access.axes)
+    if not dims or access.at or all(o.part is None for o in blocks.nest.outputs):
+        return 1
+    forms = (access.offset, *(form for form, _ in access.guards))
+    terms = {(t.div, t.mod) for form in forms for t in form.terms if t.axis == dims[-1]}
+    times, mod = terms.pop() if len(terms) == 1 else (1, 0)
+    whole = not mod and times in REPEATS and blocks.sizes[dims[-1]] % times == 0
+    return times if whole else 1
 
 
 def is_dense(term: Term, access: Access) -> bool:

@@ -109,6 +109,8 @@ class TileLoad:
     """The value that says which elements are read at all."""
     between: int | None = None
     """The value that is the elements between, which are loaded with it."""
+    repeats: int = 1
+    """Neighbours along the tile's last axis that have the same element, which is loaded once."""
 
 
 @dataclass(frozen=True, slots=True)

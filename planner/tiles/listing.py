@@ -197,6 +197,8 @@ def _access(each: TileLoad | TileStore) -> str:
     rows += ", in pairs" * (isinstance(each, TileLoad) and each.in_pairs)
     rows += ", as one row" * (isinstance(each, TileLoad) and each.joined is not None)
     rows += ", else -inf" * (isinstance(each, TileLoad) and each.lowest)
+    if isinstance(each, TileLoad) and each.repeats > 1:
+        rows += f", {each.repeats} times each"
     if isinstance(each, TileLoad) and each.between is not None:
         rows += f", those between as v{each.between}"
     if isinstance(each, TileLoad) and each.chosen is not None:

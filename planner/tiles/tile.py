@@ -35,6 +35,7 @@ from .passes.leave_out_parts import leave_out_parts
 from .passes.load_before_meeting import load_before_meeting
 from .passes.load_before_wait import load_before_wait
 from .passes.load_pairs import load_pairs
+from .passes.load_repeated_once import load_repeated_once
 from .passes.load_together import load_together
 from .passes.overlap_kernels import overlap_kernels
 from .passes.part_ends import part_ends
@@ -88,6 +89,7 @@ PASSES: tuple[Pass, ...] = (
     join_short_rows,
     load_pairs,
     unpack_pairs,
+    load_repeated_once,
     repeat_rows,
     reverse_second_sweep,
     split_ends,

@@ -28,6 +28,7 @@ from ..fx_nodes import value_of
 from ..on_a_copy import rewritten_copy
 from .convolution_rows import FAST_GROUPS, RowsOf, grouped_rows, is_of_slow_groups, pixels, rows_of
 from .pad_channels import padded, padded_widths
+from .repeat_channels import repeated, repeats
 
 __all__ = ["channels_last"]
 
@@ -87,13 +88,17 @@ def _gains(node: Any) -> bool:
         return True
     if _widths(node) is not None:
         return True
-    return _has_fast_groups(node) or _is_depthwise(node)
+    return _has_fast_groups(node) or _is_depthwise(node) or _is_repeated(node)
 
 
 def _widths(node: fx.Node) -> tuple[int, int] | None:
     """With how many channels a convolution is computed, if with others than it has."""
     widths = padded_widths(node)
     return None if widths is None or _is_trained(node.graph) else widths
+
+
+def _is_repeated(node: Any) -> bool:
+    return repeats(node) and not _is_trained(node.graph)
 
 
 def _is_trained(graph: fx.Graph) -> bool:
@@ -136,6 +141,8 @@ class _LayoutPass:
                 self._in_planes(node)
             elif is_of_slow_groups(node):
                 self._products(node)
+            elif _is_repeated(node):
+                self._repeated(node)
             elif (widths := _widths(node)) is not None:
                 with self.graph.inserting_before(node):
                     found = padded(self._caller(node), node, widths)
@@ -169,6 +176,14 @@ class _LayoutPass:
             laid = [self._laid(n, node) if isinstance(n, fx.Node) else n for n in node.args[:count]]
         node.args = (*laid, *node.args[count:])
         self._again(node)
+
+    def _repeated(self, node: fx.Node) -> None:
+        """A depthwise convolution of an image whose channels are repeated."""
+        with self.graph.inserting_before(node):
+            image = repeated(self._caller(node), self._laid(node.all_input_nodes[0], node), node)
+        node.args = (image, *node.args[1:8], value_of(image).shape[1])
+        self.has_products = True
+        self._convolution(node)
 
     def _product(self, node: fx.Node, make_rows: RowsOf) -> None:
         """In place of a convolution: what each pixel of the result reads, a row each, times the

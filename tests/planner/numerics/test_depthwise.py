@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import oracle
 import pytest
 import torch
 import torch.nn.functional as F
+from fusionplan.planner.capture.capture import capture
+from fusionplan.planner.capture.rewrites.channels_last import channels_last
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
@@ -133,6 +136,22 @@ def test_one_dimension_and_three() -> None:
 
     holds(causal, given(size=(14,), kernel=(4,)))
     holds(solid, given(size=(3, 4, 5), kernel=(2, 3, 3)))
+
+
+REPEATED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "twice": ({"padding": 2, "stride": 2}, {"size": (9, 28), "kernel": (5, 5)}, 2),
+    "four times": ({"padding": 2, "dilation": 2}, {"channels": 6}, 4),
+    "three times": ({"stride": (2, 1), "padding": (0, 1)}, {}, 3),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_several_channels_of_each(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "capture", lambda gm: capture(channels_last(gm)))
+    how, image, times = REPEATED[name]
+    x, w, b = given(**image, dtype=BF16)
+    inputs = [x, *(torch.cat([t, t.flip(0), *[-t] * (times - 2)]) for t in (w, b))]
+    holds(lambda *given: F.silu(convolved(**how)(*given).permute(0, 2, 3, 1)), inputs)
 
 
 def layer_norm_after(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
