@@ -100,6 +100,11 @@ sums("layer_norm_of_constant", "f32[5,37]!zero", lambda x: F.layer_norm(x + 3, (
 sums("rms_norm", "bf16[5,37] bf16[37]", lambda x, w: F.rms_norm(x, (37,), w))
 sums("group_norm", "f32[2,6,5,3] f32[6] f32[6]", lambda x, w, b: F.group_norm(x, 3, w, b))
 sums(
+    "batch_norm_of_two_types",
+    "bf16[6,5,9] f32[5] f32[5]",
+    lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+)
+sums(
     "group_norm_of_two_types",  # which eager's kernel for a GPU refuses
     "bf16[2,6,5] f32[6]",
     lambda x, w: F.group_norm(x, 3, w.to(x.dtype) if x.is_cuda else w).float(),

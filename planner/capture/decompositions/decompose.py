@@ -35,19 +35,23 @@ Decompositions: TypeAlias = dict[Any, Callable[..., Any]]
 _OPENED = (
     aten._softmax,
     aten._log_softmax,
-    aten.native_layer_norm,
-    aten.native_batch_norm,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
-    aten._batch_norm_with_update,
-    aten._batch_norm_with_update_functional,
     aten.batch_norm_backward,
     aten.gelu,
     aten.leaky_relu,
     aten.elu,
     aten.hardtanh,
     aten.linalg_vector_norm,
+)
+
+# Likewise, but for the type of their statistics.
+_NORMS = (
+    aten.native_layer_norm,
+    aten.native_batch_norm,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
+    aten._batch_norm_with_update,
+    aten._batch_norm_with_update_functional,
 )
 
 # In torch's core table, but one vendor call is better than the parts.
@@ -82,6 +86,8 @@ def _table() -> Decompositions:
     core = core_aten_decompositions()
     table = {op: core[op] for op in core if op.name().split("::")[1].split(".")[0] not in _WHOLE}
     table.update(get_decompositions(_OPENED))
+    norms = get_decompositions(_NORMS)
+    table.update({op: _with_wide_statistics(formula) for op, formula in norms.items()})
     table.update(_OWN)
     return {
         op: inside(left_whole(op, _with_fresh_results(op, function)))
@@ -230,6 +236,22 @@ def _var(
 ) -> Any:
     pair = _var_mean(x, dim, correction=correction, keepdim=keepdim)
     return pair if pair is NotImplemented else pair[0]
+
+
+def _with_wide_statistics(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A norm that keeps its statistics for the backward pass in float32 where its parameters
+    are wider than the 16 bits that it normalises, as eager does. torch's formula rounds them on a
+    CPU."""
+
+    def opened(x: torch.Tensor, *more: Any, **named: Any) -> Any:
+        given = [v for v in (*more, *named.values()) if isinstance(v, torch.Tensor)]
+        mixed = x.dtype.itemsize == 2 and any(v.dtype != x.dtype for v in given)
+        if x.device.type != "cpu" or not mixed:
+            return formula(x, *more, **named)
+        result, *others = formula(aten._to_copy.default(x, dtype=torch.float32), *more, **named)
+        return (to(result, x.dtype), *others)
+
+    return opened
 
 
 def _group_norm(
