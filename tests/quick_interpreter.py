@@ -24,7 +24,9 @@ def quicken() -> None:
     _keep_dtypes()
     _keep_block_types()
     _keep_shapes()
-    _broadcast_no_equals()
+    _broadcast_at_once()
+    _take_equal_types()
+    _unwrap_at_once()
     _pass_the_semantic()
     _widen_by_a_shift()
     _rewrite_once()
@@ -68,12 +70,16 @@ def _keep_block_types() -> None:
     @functools.wraps(original)
     def init(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = (*shape,)
-        if isinstance(element_ty, tl.pointer_type) or not all(type(n) is int for n in sizes):
+        if not all(type(n) is int for n in sizes):
             original(self, element_ty, shape)
+            return
+        if isinstance(element_ty, tl.pointer_type):
+            original(self, element_ty, [*sizes])
+            self._sizes = sizes
             return
         key = (element_ty.name, *sizes)
         if key not in known:
-            original(self, element_ty, shape)
+            original(self, element_ty, [*sizes])
             known[key] = vars(self) | {"_sizes": sizes}
         vars(self).update(known[key])
 
@@ -109,20 +115,106 @@ def _keep_shapes() -> None:
     tl.tensor.__init__ = init
 
 
-def _broadcast_no_equals() -> None:
-    """Each operand of an operation is compared with the other, size by size, and with the result:
-    most are of the same shape."""
+def _broadcast_at_once() -> None:
+    """Each operand of an operation is compared with the other, size by size, and with the result,
+    by sizes that are objects of Triton's: most are of the same shape, and the others a row and a
+    column, or a block and one number."""
     original: Callable[..., Any] = getattr(TritonSemantic, "broadcast_impl_value", None)
     if original is None:
         return
 
     def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
-        sizes = vars(lhs.type).get("_sizes")
-        if sizes is not None and sizes == vars(rhs.type).get("_sizes"):
+        left, right = (vars(of.type).get("_sizes") for of in (lhs, rhs))
+        if left is not None and left == right:
             return lhs, rhs
-        return original(self, lhs, rhs)
+        if left is None or right is None:
+            if left is not None and not rhs.type.is_block():
+                return lhs, _splat(self, rhs, left)
+            if right is not None and not lhs.type.is_block():
+                return _splat(self, lhs, right), rhs
+            return original(self, lhs, rhs)
+        sizes = tuple(map(max, left, right))
+        fit = all({a, b} <= {1, most} for a, b, most in zip(left, right, sizes, strict=False))
+        if len(left) != len(right) or not fit:
+            return original(self, lhs, rhs)
+        return _spread(self, lhs, left, sizes), _spread(self, rhs, right, sizes)
 
     TritonSemantic.broadcast_impl_value = broadcast
+
+
+def _splat(semantic: Any, one: Any, sizes: tuple[int, ...]) -> Any:
+    """A block of one number, or of one pointer."""
+    made = tl.block_type(one.dtype, sizes)
+    return semantic.tensor(semantic.builder.create_splat(made, one.handle), made)
+
+
+def _spread(semantic: Any, block: Any, own: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
+    if own == sizes:
+        return block
+    made = tl.block_type(block.dtype, sizes)
+    return semantic.tensor(semantic.builder.create_broadcast(block.handle, sizes), made)
+
+
+_FLOATS = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
+_INTEGERS = {"int32": np.int32, "int64": np.int64}
+
+
+def _take_equal_types() -> None:
+    """Of two operands the common type is found by some twenty questions, and both are converted to
+    it: most have it. A number is made a tensor twice, of its own type and then of the other's."""
+    name = "binary_op_type_checking_impl"
+    original: Callable[..., Any] = getattr(TritonSemantic, name, None)
+    flags = ["allow_lhs_ptr", "allow_rhs_ptr", "arithmetic_check", "div_or_mod"]
+    taken = [] if original is None else [*inspect.signature(original).parameters]
+    if taken != ["self", "lhs", "rhs", *flags]:
+        return
+
+    def number(given: Any, dtype: Any) -> Any:
+        """A number as one of the other operand's type; None where Triton is to say what it is."""
+        kind = type(given)
+        if dtype.name in _FLOATS:
+            known = _FLOATS[dtype.name] if kind in (int, float) else None
+        else:
+            fits = kind is int and -(2**31) <= given < 2**31
+            known = _INTEGERS[dtype.name] if fits else None
+        if known is None:
+            return None
+        data = np.array([given or 0], dtype=known)  # Triton's constants know of no -0.0
+        return tl.tensor(interpreter.TensorHandle(data, dtype), dtype)
+
+    def checked(
+        self: Any,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:
+        like = lhs if isinstance(lhs, tl.tensor) else rhs
+        dtype = like.dtype if isinstance(like, tl.tensor) else None
+        plain = dtype is not None and (dtype.name in _FLOATS or dtype.name in _INTEGERS)
+        if plain and arithmetic_check and not (div_or_mod and dtype.name == "fp16"):
+            first = lhs if isinstance(lhs, tl.tensor) else number(lhs, dtype)
+            second = rhs if isinstance(rhs, tl.tensor) else number(rhs, dtype)
+            if first is not None and second is not None and first.dtype.name == second.dtype.name:
+                return self.broadcast_impl_value(first, second)
+        return original(self, lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+
+    setattr(TritonSemantic, name, checked)
+
+
+def _unwrap_at_once() -> None:
+    """Of each operand four questions are asked before it is known to be no constant."""
+    original: Callable[[Any], Any] = getattr(tl.core, "_unwrap_if_constexpr", None)
+    if original is None:
+        return
+    kept = {tl.tensor, int, float, bool, type(None)}
+
+    def unwrapped(given: Any) -> Any:
+        return given if type(given) in kept else original(given)
+
+    tl.core._unwrap_if_constexpr = unwrapped
 
 
 def _pass_the_semantic() -> None:
