@@ -136,6 +136,8 @@ def _serve(interpret: str) -> None:
     gc.disable()
     for name in PRELOADED[interpret]:
         importlib.import_module(name)
+    if interpret == "0":
+        _capture_quickly()
     gc.freeze()  # collections in a child would copy what it shares with the others
     gc.enable()
     for line in requests:
@@ -145,6 +147,16 @@ def _serve(interpret: str) -> None:
         _, status = os.waitpid(child, 0)
         answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
         answers.flush()
+
+
+def _capture_quickly() -> None:
+    """As in the processes of the tests themselves (see conftest.py)."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import quick_dynamo
+
+    quick_dynamo.quicken()
+    sys.path.pop(0)
+    gc.set_threshold(2_000_000, 4, 20)
 
 
 def _run(request: dict[str, Any]) -> None:

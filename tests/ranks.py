@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+import quick_dynamo
+import quick_interpreter
 
 PRELOADED = (
     "fusionplan.db.sqlite_file",
@@ -27,6 +31,10 @@ def forked_ranks(count: int, folder: Path, run: Callable[[int], object]) -> int:
     os.environ["TORCH_WARM_POOL"] = "0"  # Inductor would start a process, and a thread
     for name in PRELOADED:
         importlib.import_module(name)
+    quick_dynamo.quicken()
+    quick_interpreter.quicken()
+    gc.freeze()  # collections in a rank would copy what it shares with the others
+    gc.set_threshold(2_000_000, 4, 20)
     pids = []
     for rank in range(count):
         pid = os.fork()

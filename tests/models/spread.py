@@ -30,8 +30,6 @@ from torch.distributed.tensor.parallel import (
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from few_looks import look_little
-from quick_dynamo import quicken as quicken_dynamo
-from quick_interpreter import quicken as quicken_interpreter
 from ranks import forked_ranks
 
 WIDTH, WORDS = 16, 11
@@ -120,8 +118,6 @@ def main(rank: int, port: str, folder: Path, runs: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    quicken_dynamo()
-    quicken_interpreter()
     look_little(setattr)
     port, *given = sys.argv[1:]
     into = Path(given[0])
