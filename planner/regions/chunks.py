@@ -192,8 +192,7 @@ class _Walker:
         return -(-extent // (count * ALIGNED)) * ALIGNED
 
     def _step_bytes(self, node: Node, steps: Mapping[int, int]) -> int:
-        sizes = [steps.get(f, self.extents[f]) for dim in self.dims[node.id] for f in dim]
-        return math.prod(sizes) * itemsize(_type(node).dtype)
+        return math.prod(self._shape(node.id, steps)) * itemsize(_type(node).dtype)
 
     def _summed(self, factor: int) -> int | None:
         """Bytes of the results that are summed over the chunks; None where the axis cannot be
@@ -227,7 +226,7 @@ class _Walker:
             source, named = self._source(node), bound(node)
             dim = named["dim"]
             assert isinstance(dim, int)
-            return factor not in self.dims[source][dim % len(self.dims[source])]
+            return all(factor not in dims[dim % len(dims)] for dims in self.also[source])
         if isinstance(kind, Concat):
             dim = bound(node)["dim"]
             assert isinstance(dim, int)
@@ -249,7 +248,12 @@ class _Walker:
         return source.node
 
     def _check_inputs(self, steps: Mapping[int, int]) -> None:
-        """A chunk must be one range of each dimension that it cuts."""
+        """A chunk must be one range of each dimension that it cuts, of which all is read."""
+        for node, found in self.also.items():
+            shape = _type(self.group.nodes[node]).shape
+            for dim, size in itertools.chain.from_iterable(zip(d, shape) for d in found):
+                if {*dim} & {*steps} and math.prod(self.extents[f] for f in dim) != size:
+                    raise Refused("walk", "a part of an axis to walk is read")
         ends = [*self.group.inputs, *(o for o in self.group.outputs if o is not None)]
         for node in (*ends, *(n.id for n in self.group.nodes if isinstance(row(n), Iota))):
             for dim in self.dims.get(node, ()):
@@ -324,8 +328,10 @@ class _Walker:
         return replace(kept, shape=self._shape(node, steps))
 
     def _shape(self, node: int, steps: Mapping[int, int]) -> tuple[int, ...]:
+        """A dimension that is not walked is whole, whatever part of it a reader takes."""
         return tuple(
-            math.prod(steps.get(f, self.extents[f]) for f in dim) for dim in self.dims[node]
+            math.prod(steps.get(f, self.extents[f]) for f in dim) if {*dim} & {*steps} else size
+            for dim, size in zip(self.dims[node], _type(self.group.nodes[node]).shape, strict=True)
         )
 
     def _changed(self, node: Node, steps: Mapping[int, int]) -> Node:
