@@ -30,12 +30,15 @@ from ..tiles.program import TileProgram, by_body
 from ..values import values
 from .access_classes import classes
 from .lanes import widest
+from .stencils import repeated_loads
 from .tile_cache import once
 from .traffic import turns
 
 _PROLOGUE = 40.0  # Issue slots of a thread before its first load, and its share of a launch.
 _EXACT_EXP = 7.0  # Issue slots of an exponential to the last place, besides its own.
 _ENDS = 140.0  # Of a thread, at the ends of an aligned row: elements one by one, and masks (SASS).
+# Of a load in a loop over a filter's rows, whose loads have one address in a turn (SASS for sm_90).
+_IN_REPEAT = 5.0
 _APART = 5.0  # Of an element of a row that begins elsewhere: a load, and its mask (SASS for sm_90).
 # Of a lane of a row whose length varies: its masks, and what the compiler cannot leave out where
 # there is no row. Of 28 kernels of softmax and layer norm with tiles 2 to 32 times as long as the
@@ -92,7 +95,7 @@ def arithmetic_of(program: TileProgram, num_warps: int) -> Arithmetic:
         libdevice += each.libdevice * times
     unrolled = any(output.part is not None for output in program.nest.outputs)
     for moved in items.moved:
-        own = moved.count * _access_slots(moved.access, program, num_warps)
+        own = moved.count * _access_slots(moved.access, program, num_warps, moved.repeated)
         own *= alive if held in moved.access.axes else 1.0
         if unrolled and moved.access.type.dtype in NARROW:
             # There are few operations to a number, and to widen it is one of them.
@@ -218,6 +221,8 @@ class _AlikeAccesses:
 
     access: Access
     loops: Loops
+    repeated: bool
+    """By a `TileRepeat`."""
     count: int = 0
 
 
@@ -238,11 +243,12 @@ def _sorted_out(program: TileProgram) -> _Items:
     moved: dict[tuple[int, int], _AlikeAccesses] = {}
     reductions: list[tuple[TileReduction, Loops]] = []
     scans: list[tuple[TileScan, Loops]] = []
-    number = classes(nest)
+    number, repeats = classes(nest), repeated_loads(program)
     for each, loops in program.walk():
         accesses = [each] if isinstance(each, TileStore) else loads_of(each)
         for access in (own.access for own in accesses):
-            known = moved.setdefault((number[id(access)], id(loops)), _AlikeAccesses(access, loops))
+            alike = _AlikeAccesses(access, loops, access.offset.terms in repeats)
+            known = moved.setdefault((number[id(access)], id(loops)), alike)
             known.count += 1
         match each:
             case TileCompute(value=value) | SelectedLoad(value=value):
@@ -354,10 +360,13 @@ def _kept_by_thread(program: TileProgram, each: TileReduction, threads: int) -> 
     return max(1.0, kept * together / threads), together
 
 
-def _access_slots(access: Access, program: TileProgram, num_warps: int) -> float:
+def _access_slots(
+    access: Access, program: TileProgram, num_warps: int, repeated: bool = False
+) -> float:
     """Issue slots of a load or store: per instruction, which moves up to 16 bytes a thread, the
     access itself at a quarter of the fma rate, its address and its mask."""
     elements, most, slots = _instructions(program)[classes(program.nest)[id(access)]]
+    slots = min(slots, _IN_REPEAT) if repeated else slots
     each = max(1.0, elements / (32 * num_warps))
     return elements / max(1.0, min(each, most)) * slots
 
