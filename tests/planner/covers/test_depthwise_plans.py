@@ -94,7 +94,7 @@ def test_the_vendors_convolutions_count_as_a_little_faster_than_timed(
     assert 0.8 < vendor_s(graph, node, H200) * 1e6 / MEASURED[shape] < 1.0
 
 
-@pytest.mark.parametrize("shape", [(384, 14, 7), (144, 56, 3), (96, 112, 3, 2)])
+@pytest.mark.parametrize("shape", [(384, 14, 7), (144, 56, 3), (96, 112, 3, 2), (144, 14, 11, 2)])
 def test_a_convolution_is_a_kernel_of_ours_with_what_follows(shape: tuple[int, ...]) -> None:
     graph = convolution(*shape, silu=True)
     (group,) = modelled_plan(graph, H200).groups

@@ -365,10 +365,10 @@ def convolution_of_two_channels_each() -> object:
     return trace(b.graph(convolution(b, 8, 6, 3, groups=4)))
 
 
-@case("size", "n2 has more than 64 taps")
+@case("size", "n2 has more than 128 taps")
 def convolution_with_a_large_filter() -> object:
     b = Builder()
-    return trace(b.graph(convolution(b, 4, 12, 9, groups=4)))
+    return trace(b.graph(convolution(b, 4, 14, 12, groups=4)))
 
 
 @case("opaque", "n2 sees nothing but padding")
