@@ -154,7 +154,7 @@ def test_six_equal_layers_cost_no_more_than_one(tmp_path: Path):
 def test_the_models_next_best_covers_are_looked_at_before_others(store: Store):
     graph = attention(64, 2048)  # Its scores are dear: the model looks at more than one cover.
     lab = FakeLab(fused)
-    found, tasks, _ = search(store, graph, lab, trials=200)
+    found, tasks, _ = search(store, graph, lab, trials=60)
     best = tasks.cover.best(graph, H200, COVERS)
     assert len(best) > 2
     seen, best_groups = list(found.seen)[: len(best)], [cover.groups for cover in best]
