@@ -248,14 +248,7 @@ class _Walker:
         return source.node
 
     def _check_inputs(self, steps: Mapping[int, int]) -> None:
-        """A chunk must be one range of each dimension that it cuts, of which all is read."""
-        for node, found in self.also.items():
-            shape = _type(self.group.nodes[node]).shape
-            for dim, size in itertools.chain.from_iterable(
-                zip(d, shape, strict=True) for d in found
-            ):
-                if {*dim} & {*steps} and math.prod(self.extents[f] for f in dim) != size:
-                    raise Refused("walk", "a part of an axis to walk is read")
+        """A chunk must be one range of each dimension that it cuts."""
         ends = [*self.group.inputs, *(o for o in self.group.outputs if o is not None)]
         for node in (*ends, *(n.id for n in self.group.nodes if isinstance(row(n), Iota))):
             for dim in self.dims.get(node, ()):

@@ -45,6 +45,12 @@ class GroupFindings:
         """Generated kernels tried; the framework's own way does not count."""
         return sum(c.config is not None for c in self.outcomes)
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether something is known of a generated kernel: not that its time was over."""
+        known = self.outcomes.items()
+        return any(c.config is not None and not is_transient(outcome) for c, outcome in known)
+
     def add(self, candidate: Candidate, outcome: Outcome, cost: Cost | None) -> None:
         """Adds the outcome of a candidate. If it is tried again, the last outcome counts."""
         before = self.outcomes.get(candidate)

@@ -302,7 +302,7 @@ def _untried(
 ) -> GroupPlan | None:
     """A group of which no kernel was tried, as the model would run it. None where one was tried, or
     where what was measured is faster than the cost model expects, or the vendor has it anyway."""
-    if isinstance(task.space, Refusal) or findings.of(task.group.key).trials or task.vendor_s:
+    if isinstance(task.space, Refusal) or findings.of(task.group.key).is_tried or task.vendor_s:
         return None
     best = findings.best(task.group.key)
     made = tasks.cover.group(tasks.graph, nodes, copies, tasks.profile, task.space.top())

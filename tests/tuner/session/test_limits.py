@@ -24,7 +24,7 @@ from fusionplan.tuner.search.tuned_groups import (
     completed,
 )
 from fusionplan.tuner.session import shares
-from fusionplan.tuner.trial.outcome import ATEN, TimedOut
+from fusionplan.tuner.trial.outcome import ATEN, Candidate, TimedOut, Wrong
 from fusionplan.tuner.workers.lab import Group, WorkerLab
 from tuner_fakes import FakeLab, captured
 from tuner_graphs import chain, softmax
@@ -134,6 +134,22 @@ def test_the_rest_of_a_plan_is_made_by_what_was_ranked():
     assert known == [task.space.top()]
     assert [each.config for each in plan.groups] == [known[0][0]]
     assert plan.predicted == known[0][1].seconds
+
+
+def test_a_trial_that_the_end_of_the_time_cut_off_is_none():
+    """Its group was left to eager, where the model's kernel takes a fifth (standardised columns)."""
+    graph, findings = softmax(), Findings()
+    tasks = Tasks(graph, H200)
+    (task,) = tasks.all(tasks.first)
+    config, _ = task.space.top()
+    out = TimedOut("the time of the tune was over", transient=True)
+    findings.of(task.group.key).add(Candidate.generated(config), out, None)
+    identity = Identity(key(graph), H200.key, {})
+    plan = completed(tasks.first, tasks, findings, identity)
+    assert plan is not None
+    assert [each.config for each in plan.groups] == [config]
+    findings.of(task.group.key).add(Candidate.generated(config), Wrong("it is"), None)
+    assert completed(tasks.first, tasks, findings, identity) is None
 
 
 def test_trials_are_mirrored_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch, store: Store):
