@@ -137,7 +137,7 @@ def test_the_rest_of_a_plan_is_made_by_what_was_ranked():
 
 
 def test_a_trial_that_the_end_of_the_time_cut_off_is_none():
-    """Its group was left to eager, where the model's kernel takes a fifth (standardised columns)."""
+    """Its group was left to eager, where the model's kernel takes a third of the time."""
     graph, findings = softmax(), Findings()
     tasks = Tasks(graph, H200)
     (task,) = tasks.all(tasks.first)
