@@ -37,11 +37,11 @@ from ..workers.kernels_ahead import (
     KernelCompilers,
     Variant,
     kernels_of,
+    loader_without,
     lowered_once,
-    none_of,
 )
 
-COMPILING = 0.6
+COMPILE_SHARE = 0.6
 """Of the time for checking a plan, what compiling its kernels may take."""
 
 PlanRun = Callable[..., list[Any]]
@@ -173,7 +173,7 @@ def _check(
             for one in given:
                 one.expected  # noqa: B018 - it is kept, and takes seconds
 
-    late = _compile_ahead(plan, arena, make_cases, COMPILING * arena.left_s(not found))
+    late = _compile_ahead(plan, arena, make_cases, COMPILE_SHARE * arena.left_s(not found))
     try:
         executor = _executor(number, plan, late, arena)
         make_cases()
@@ -203,7 +203,7 @@ def _executor(number: int, plan: Plan, late: Sequence[Variant], arena: Arena) ->
     make = partial(Executor, captured, plan, captured.device, lower=arena.lower)
     if not late:
         return make()
-    executor = make(load=none_of(late), substitutes=ATenInstead(captured.device))
+    executor = make(load=loader_without(late), substitutes=ATenInstead(captured.device))
     pairs = zip(plan.groups, executor.plan.groups, strict=True)
     changed = sum(before is not after for before, after in pairs)
     arena.progress.note(

@@ -92,11 +92,12 @@ def kernels_of(
     return list(found)
 
 
-def none_of(late: Collection[Variant]) -> LoadLauncher:
+def loader_without(late: Collection[Variant]) -> LoadLauncher:
     """Loads kernels, but none that was given up before it was compiled: it raises CompileFailed."""
+    given_up = frozenset(late)
 
     def load(source: KernelSource, device: torch.device) -> Launcher:
-        if any(variant in late for variant in _variants(source)):
+        if any(variant in given_up for variant in _variants(source)):
             raise CompileFailed(f"kernel {source.name}: the time for compiling it was over")
         return Launcher(source, device)
 

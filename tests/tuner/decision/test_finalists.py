@@ -270,7 +270,7 @@ def test_groups_whose_kernels_were_not_compiled_in_time_run_as_in_eager():
     none, notes = without(0)
     assert none == {}
     assert "no time to compile" in notes[0]
-    assert {round(s, 3) for s in limits} == {finalists.COMPILING * 10.0}
+    assert {round(s, 3) for s in limits} == {finalists.COMPILE_SHARE * 10.0}
 
 
 @pytest.mark.interpreter

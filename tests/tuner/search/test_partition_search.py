@@ -1,6 +1,7 @@
 """Partitions on times from a formula; the planner's own legality, and the model for a device."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fusionplan.db import Store
@@ -14,7 +15,13 @@ from fusionplan.tuner.records.ledger import Ledger, compute_count, device_record
 from fusionplan.tuner.search.group_trials import Budget
 from fusionplan.tuner.search.partition_search import COVERS, PartitionSearch
 from fusionplan.tuner.search.runoff import SharedSearch
-from fusionplan.tuner.search.tuned_groups import Identity, Tasks, measured_s, plan_of
+from fusionplan.tuner.search.tuned_groups import (
+    CoverFunctions,
+    Identity,
+    Tasks,
+    measured_s,
+    plan_of,
+)
 from fusionplan.tuner.trial.outcome import Candidate
 from fusionplan.tuner.workers.lab import Group
 from fusionplan.tuner.workers.ranking import RankedSpace
@@ -360,3 +367,14 @@ def test_products_alone_are_tried_last_or_left_to_the_vendor(store: Store):
     assert measured_s(found.tasks.first, tasks, only) == pytest.approx(5e-5 + product.vendor_s)
     plan = plan_of(tasks.first, tasks, only, Identity(key(graph), H200.key, {}))
     assert sorted(group.lowering for group in plan.groups) == ["aten", "triton"]
+
+
+def test_the_first_config_of_each_group_is_compiled_before_the_second_of_any() -> None:
+    """With the first of each there is a whole plan."""
+    two = SimpleNamespace(groups=((1,), (2, 3)))
+    cover = CoverFunctions(best=lambda graph, profile, count: (two,))
+    found = PartitionSearch(Tasks(chain(3), H200, cover), SimpleNamespace(), Budget(40))
+    keys = [group.key for group, _ in found.ahead()]
+    assert len({*keys}) == 2
+    assert keys == keys[:2] * (len(keys) // 2)
+    assert len(keys) >= 4

@@ -128,6 +128,28 @@ def test_all_are_asked_of_the_compilers_before_what_can_wait(given):
     assert asked == [("compile", aligned, 80, True) for _, aligned in kernels]
 
 
+def test_those_that_are_not_compiled_by_the_limit_are_given_up_and_told(given):
+    from concurrent.futures import Future
+
+    begun: list[Future] = []
+
+    class Asked:
+        _capability = 80
+
+        class pool:
+            @staticmethod
+            def submit(role: str, message: dict, urgent: bool) -> Future:
+                begun.append(Future())
+                if len(begun) == 1:
+                    begun[0].set_result({})
+                return begun[-1]
+
+    kernels = kernels_of(given, [modelled_plan(given.graph, H200)], given.device, lower)
+    assert len(kernels) >= 2
+    assert WorkerLab.compile_ahead(Asked, kernels, limit_s=0.01) == kernels[1:]
+    assert [future.cancelled() for future in begun] == [False] + [True] * (len(kernels) - 1)
+
+
 def test_what_may_be_a_finalist_is_compiled_for_any_address(monkeypatch):
     """By the workers: in a comparison the measuring worker would compile one after the other."""
     asked: list[dict] = []
