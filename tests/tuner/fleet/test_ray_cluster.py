@@ -98,7 +98,8 @@ def await_trials(count: int, folder: Path) -> None:
 @pytest.mark.process
 def test_a_cluster_shares_a_search(cluster: Any, url: str, tmp_path: Path):
     """One of two workers is killed in the midst of a trial: Ray starts another, nothing that was
-    measured is measured again but what it was at, and the tune finds all of it in the store."""
+    measured is measured again but what it was at, and the tune's choice is the fastest of all that
+    the store has, whoever measured it."""
     told: list[str] = []
     with Store.open(url) as store, Offers(store, H200.key, versions()) as offers:
         store.put_device(device_record(H200))
@@ -114,19 +115,19 @@ def test_a_cluster_shares_a_search(cluster: Any, url: str, tmp_path: Path):
             at = log_of(tmp_path)[-1]
             os.kill(int(at[0]), signal.SIGKILL)
             await_trials(TRIALS // 2, tmp_path)  # by the other, and by what Ray starts
-            (best,) = search(store, FakeLab(seconds_of))
+            assert search(store, FakeLab(seconds_of))
             offers.close()
         assert told == [refused]
+        (best,) = search(store, FakeLab(seconds_of))  # nobody adds a trial any more
         trials = store.trials(level="kernel", versions=versions())
     assert {trial.device_key for trial in trials} == {H200.key}
     times = Counter(text for _, text in log_of(tmp_path))
     assert {text for text, count in times.items() if count > 1} <= {at[1]}
     assert len({pid for pid, _ in log_of(tmp_path)}) >= 2
-    with Store.open(tmp_path / "alone.db") as store:
-        store.put_device(device_record(H200))
-        Offers(store, H200.key, versions()).offer(GRAPH, "g", SearchLimits(1, 0, 0), 1.0).end()
-        (alone,) = search(store, FakeLab(seconds_of))
-    assert best.measured_s == pytest.approx(alone.measured_s, rel=0.1)
+    assert len(trials) >= TRIALS
+    (group,) = Tasks(GRAPH, H200).all(best.groups)
+    found = [t.measured_s for t in trials if t.subject == group.group.key and t.measured_s]
+    assert best.measured_s == pytest.approx(min(found), rel=0.01)  # what counts as equally fast
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch):
