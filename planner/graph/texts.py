@@ -246,11 +246,6 @@ def has(op: Op, accuracy: Accuracy) -> bool:
     return accuracy in FORMS[op]
 
 
-def widens(op: Op) -> bool:
-    """Whether an operation is written in another way for float64."""
-    return bool(FORMS[op][Accuracy.EXACT].wide)
-
-
 def settled(op: Op, accuracy: Accuracy) -> Accuracy:
     """The most exact accuracy whose form is that of the given one."""
     forms = FORMS[op]

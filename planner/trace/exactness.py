@@ -26,7 +26,7 @@ from ..graph.ops import (
     row,
 )
 from ..graph.sizes import nominal, reciprocal, varies
-from ..graph.texts import has, operands_of, settled, widens
+from ..graph.texts import has, operands_of, settled
 from ..values.values import Compute, Value
 from .precision import dtype_of, is_read_beside_its_sum, rounds
 
@@ -78,8 +78,9 @@ class Forms:
         form = _divided(Form(operation.op, operands), working)
         if node.id in self._exact or self._group.numerics == "eager":
             return form
-        if working != "float64" or not widens(form.op):
-            form = self._cheaper(node, form, working)
+        if working == "float64":
+            return form  # the cheaper forms are of float32
+        form = self._cheaper(node, form, working)
         if working != "float32" or form.op is not operation.op or form.accuracy is Accuracy.EXACT:
             return form
         if has(form.op, Accuracy.FLUSHING) and node.id in self._summed_alone:

@@ -152,6 +152,16 @@ def test_a_function_is_as_exact_as_a_rounding_on_the_way_shows(
         assert check(function, [data(6, 100, dtype=dtype).abs()], [config]) == 1
 
 
+@pytest.mark.parametrize("function", [torch.log, torch.tanh], ids=["log", "tanh"])
+def test_what_is_computed_in_float64_has_no_form_of_float32(
+    function: Callable[..., object],
+) -> None:
+    """The compiler refuses `fast_log` of float64; its own instruction would be of 10 bits."""
+    text = kernel(lambda x: function(x.double()).bfloat16(), HELD, tensor(6, dtype=torch.bfloat16))
+    assert f"{function.__name__}(" in text
+    assert f"fast_{function.__name__}(" not in text
+
+
 def test_a_choice_between_results_shows_no_more_than_its_rounding() -> None:
     def chosen(x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
