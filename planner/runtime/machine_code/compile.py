@@ -382,11 +382,23 @@ def _built(
     except PTXASError as error:
         wanting = any(sign in str(error) for sign in _WANTING)
         raise CompileFailed(f"kernel {source.name}: {summary_of(error, -1)}", wanting) from error
-    except (CompilationError, OutOfResources) as error:
+    except CompilationError as error:
+        raise CompileFailed(f"kernel {source.name}: {_refusal(error)}") from error
+    except OutOfResources as error:
         raise CompileFailed(f"kernel {source.name}: {summary_of(error, -1)}") from error
     except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
         # Triton's passes report what they cannot lower as plain errors.
         raise CompileFailed(f"kernel {source.name}: {type(error).__name__}: {error}") from error
+
+
+def _refusal(error: CompilationError) -> str:
+    """What Triton says of a kernel's text; where it refuses a function that the kernel calls, only
+    the innermost error says why."""
+    inner: BaseException = error
+    while isinstance(inner.__cause__, CompilationError):
+        inner = inner.__cause__
+    told = summary_of(inner, -1)
+    return told if inner is error else f"{told}, in `{str(error).splitlines()[-2].strip()}`"
 
 
 def _whole(parts: Any, gpu: GPUTarget, options: dict[str, Any]) -> Any:

@@ -49,6 +49,12 @@ def rows(x_ptr, out_ptr):
     total = tl.sum(x * x, 0)
     tl.store(out_ptr + i, x * tl.rsqrt(total + 1e-6) + tl.max(x, 0) * tl.exp(x))
 """
+INNER = """
+
+@triton.jit
+def root(x):
+    return rsqrt(x)
+"""
 BUFFERS = (Buffer("in", 0, "float32"), Buffer("out", 0, "float32"))
 ROWS = KernelSource("rows", TEXT, BUFFERS, 128, 4, 2)
 
@@ -433,6 +439,7 @@ json.dump(
             replace(ROWS, text=TEXT.replace("arange(0, 16384)", "arange(0, 9)"))
         ),
         "unknown_name": failure(replace(ROWS, text=TEXT.replace("tl.rsqrt", "rsqrt"))),
+        "inner_name": failure(replace(ROWS, text=TEXT.replace("tl.rsqrt", "root") + INNER)),
         "no_module": failure(replace(ROWS, text="def rows(:")),
         "other_name": failure(replace(ROWS, name="columns")),
         "buffers": failure(replace(ROWS, buffers=BUFFERS[:1])),

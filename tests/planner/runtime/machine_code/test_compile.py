@@ -228,6 +228,8 @@ def test_only_aligned_pointers_get_wide_loads(found):
 def test_failures_say_what_is_wrong(found):
     assert "power of 2" in found["not_a_power_of_2"]
     assert "rsqrt is not defined" in found["unknown_name"]
+    assert "rsqrt is not defined" in found["inner_name"]
+    assert "x * root(total + 1e-6)" in found["inner_name"]
     assert "no module" in found["no_module"]
     assert "columns" in found["other_name"]
     assert "takes 2 arguments" in found["buffers"]
