@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...planner.costs.device import DeviceProfile
+from ...planner.covers.pricing import is_left
 from ...planner.errors import Refusal
 from ...planner.graph import graph as graphs
+from ...planner.groups.group import GroupContent, copies_in
 from ...planner.lower import lower
+from ...planner.lowerings.triton import space_for
 from ...planner.runtime.machine_code.compile import CompileFailed, Target, compile_kernel, resources
 from ...planner.runtime.machine_code.launch import build_launcher, plain
 from ...planner.space.space import space_of
 from ..trial.outcome import Miscompiled, Rejected, to_json
-from ..trial.wire import config_from_json
+from ..trial.wire import config_from_json, config_to_json
 from .covering import Covering
 from .kernels_ahead import SOURCE
 from .ranking import Ranking
@@ -26,8 +29,9 @@ from .ranking import Ranking
 
 def handle(request: Mapping[str, Any]) -> dict[str, Any]:
     """{"group", "config", "capability"} to {"registers", ...}, or to a failure; with "aligned":
-    false for buffers at any address. {"rank", "profile"} to a ranking; {"cover", "profile",
-    "count"} to covers; {"kernel", "aligned", "capability"}, a kernel's text, to {}."""
+    false for buffers at any address. {"rank", "profile"} to a ranking, with "first", the config to
+    try first; {"cover", "profile", "count"} to covers, with "groups", those of the best one that
+    kernels of ours may run; {"kernel", "aligned", "capability"}, a kernel's text, to {}."""
     if "kernel" in request:
         return _compiled(request)
     if "rank" in request:
@@ -75,10 +79,25 @@ def _ranked(request: Mapping[str, Any]) -> dict[str, Any]:
     space = space_of(graphs.from_json(request["rank"]), DeviceProfile.from_json(request["profile"]))
     # The parent has made the same space: it asks for none that is refused.
     assert not isinstance(space, Refusal), space
-    return Ranking.of(space).to_json()
+    found = Ranking.of(space)
+    first = config_to_json(found.seeds[0][0]) if found.seeds else None
+    return found.to_json() | {"first": first}
 
 
 def _covered(request: Mapping[str, Any]) -> dict[str, Any]:
     profile = DeviceProfile.from_json(request["profile"])
     graph = graphs.from_json(request["cover"])
-    return Covering.of(graph, profile, request["count"]).to_json()
+    found = Covering.of(graph, profile, request["count"])
+    groups = found.covers[0].groups
+    both = zip(groups, copies_in(graph, groups), strict=True)
+    parts = [GroupContent.of(graph, *each) for each in both]
+    ours = {p.key: p.group for p in parts if not is_left(p) and _has_configs(p, profile)}
+    told = [
+        {"key": graphs.kernel_key(group), "data": graphs.to_json(group, graphs.varying_to_json)}
+        for group in ours.values()
+    ]
+    return found.to_json() | {"groups": told}
+
+
+def _has_configs(part: GroupContent, profile: DeviceProfile) -> bool:
+    return not isinstance(space_for(part, profile), Refusal)

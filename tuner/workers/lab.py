@@ -38,13 +38,13 @@ from ..trial.outcome import (
 from ..trial.wire import config_to_json
 from . import assembler
 from .covering import LOOK_S, Planning, SectionedPlanning
+from .first_kernels import FirstKernels
 from .forks import Forks, WorkerProgram, forking
 from .kernels_ahead import SOURCE, Variant
 from .pool import (
     COMPILE_LIMIT_S,
     MEASURE_LIMIT_S,
     PLAN_LIMIT_S,
-    RANK_LIMIT_S,
     Answer,
     Pool,
     WorkerRole,
@@ -257,6 +257,7 @@ class WorkerLab:
             ),
         }
         self.pool = Pool(roles)
+        self._first = FirstKernels(self.pool, capability)
         self._asked = False
         """Whether the measuring worker was asked for anything."""
         self._suspects: set[tuple[str, Candidate]] = set()
@@ -269,17 +270,19 @@ class WorkerLab:
         return self._compilers
 
     def compile(self, group: Group, config: Config) -> Pending:
-        request = {
-            "group": group.data,
-            "config": config_to_json(config),
-            "capability": self._capability,
-        }
-        return _Compiling(self.pool.submit("compile", request))
+        begun = self._first.compile(group.key, config)
+        if begun is None:
+            request = {
+                "group": group.data,
+                "config": config_to_json(config),
+                "capability": self._capability,
+            }
+            begun = self.pool.submit("compile", request)
+        return _Compiling(begun)
 
     def rank(self, group: Group, profile: DeviceProfile) -> Begun:
-        request = {"rank": group.data, "profile": profile.to_json()}
-        future = self.pool.submit("compile", request, RANK_LIMIT_S, urgent=True)
-        return _Ranking(future, self._is_over)
+        ranked = self._first.rank(group.key, group.data, profile.to_json())
+        return _Ranking(ranked, self._is_over)
 
     def plan(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
         known = graph_key(graph), count
@@ -288,13 +291,13 @@ class WorkerLab:
         return self._planned[known]
 
     def _planning(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
+        on = profile.to_json()
+
         def begin(of: Graph, count: int) -> Future[Answer]:
-            request = {
-                "cover": to_json(of, varying_to_json),
-                "profile": profile.to_json(),
-                "count": count,
-            }
-            return self.pool.submit("compile", request, PLAN_LIMIT_S, urgent=True)
+            request = {"cover": to_json(of, varying_to_json), "profile": on, "count": count}
+            begun = self.pool.submit("compile", request, PLAN_LIMIT_S, urgent=True)
+            self._first.follow(begun, on)
+            return begun
 
         parts = sections(graph)
         small = sum(map(is_compute, graph.nodes)) <= WHOLE
@@ -419,7 +422,8 @@ class WorkerLab:
 
     def release(self) -> None:
         """Have the measuring worker let go of the device's memory. One that is still at a request,
-        as after Ctrl-C, is not waited for."""
+        as after Ctrl-C, is not waited for. Compilations that nobody has asked for end too."""
+        self._first.cancel()
         if self._asked:
             wait([self.pool.submit("measure", {"do": "release"})], timeout=RELEASE_S)
 

@@ -14,6 +14,7 @@ from fusionplan.tuner.trial.outcome import (
     ProgramResources,
     Timed,
 )
+from fusionplan.tuner.workers.first_kernels import FirstKernels
 from fusionplan.tuner.workers.lab import Duel, Group, WorkerLab
 from fusionplan.tuner.workers.pool import Pool, WorkerRole
 from tuner_graphs import pointwise
@@ -38,6 +39,7 @@ def lab(answer: dict[str, Any]) -> WorkerLab:
     opened._capability, opened._suspects = 90, set()
     opened._is_over = lambda: False
     opened.pool = Pool({"compile": role, "measure": role})
+    opened._first = FirstKernels(opened.pool, 90)
     return opened
 
 

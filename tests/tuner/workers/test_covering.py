@@ -22,6 +22,7 @@ from fusionplan.tuner.workers.covering import (
     SectionedPlanning,
     WorkerPlanning,
 )
+from fusionplan.tuner.workers.first_kernels import FirstKernels
 from fusionplan.tuner.workers.lab import WorkerLab
 from tuner_fakes import FakeLab
 from tuner_graphs import attention, chain, layers
@@ -181,7 +182,7 @@ def lab_that_notes() -> tuple[WorkerLab, list[dict]]:
             return Future()
 
     lab = object.__new__(WorkerLab)
-    lab.pool, lab._planned = Pool, {}
+    lab.pool, lab._planned, lab._first = Pool, {}, FirstKernels(Pool, 90)
     return lab, asked
 
 
