@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _RANKED = 400
+_LAYOUTS = 2
 
 
 def look_little(change: Callable[[object, str, object], None]) -> None:
@@ -20,9 +21,18 @@ def look_little(change: Callable[[object, str, object], None]) -> None:
 
 
 def price_quickly(change: Callable[[object, str, object], None]) -> None:
-    """Bounds what is looked at for a group's price and its config, but not for a cover."""
+    """Bounds what is looked at for a group's price and its config, but not for a cover: groups are
+    compared by one config of each of their first layouts."""
     from fusionplan.planner.space import space
 
+    def usual(of: space.Space) -> object:
+        if of.usual is not None:
+            return of.usual
+        few = list(of.schedules)[:_LAYOUTS]
+        return min(of._quick(few, {}).values(), key=space._by_seconds, default=None)
+
+    change(space.Space, "_best_usual", usual)
+    change(space.Space, "_in_step", lambda self, found, least_s: found)
     change(space, "_LOOKED_AT", 24)
     change(space, "_PRODUCTS_LOOKED_AT", 24)
     change(space, "_QUICK", 1)
