@@ -7,12 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph.dtypes import itemsize
+from ..graph.sizes import varies
 from ..memo import by_identity
 from ..nests.nest import Nest
-from ..tiles.instructions import ONES, Evaluation, Loops, Mma, MmaUnit, OnesMma, TileLoad, TileStore
+from ..tiles.alignment import vector_width
+from ..tiles.instructions import (
+    ONES,
+    Evaluation,
+    Loops,
+    Mma,
+    MmaUnit,
+    OnesMma,
+    TileLoad,
+    TileLoop,
+    TileStore,
+)
 from ..tiles.passes.choose_access import describes_store
 from ..tiles.program import TileProgram, by_body
 from ..values import values
+from .meeting import LEAST_COPY
 from .tile_cache import once
 
 
@@ -31,8 +44,8 @@ class StagingNeeds:
 def staged_bytes(program: TileProgram, run: StagingNeeds) -> int:
     """Shared memory for the operands of mmas, and for what is moved while they lie there. What a
     loop loads ahead has a place for every stage (one less where warps read operands into registers
-    first); what is loaded before a loop lies there until it ends; what is not loaded ahead makes
-    room for what comes after it."""
+    first, or where it is no operand but takes part in one); what is loaded before a loop lies there
+    until it ends; what is not loaded ahead makes room for what comes after it."""
     within, known = _places(program)
     standing: dict[int, int] = {}
     ahead: dict[int, dict[int, int]] = defaultdict(dict)  # By loop, of each load.
@@ -45,46 +58,99 @@ def staged_bytes(program: TileProgram, run: StagingNeeds) -> int:
             continue
         here, now = within[each.value], 0
         inside = tuple(map(id, here))
+        stages = _stages(program, here[-1]) if here else 1
         for load, size in _loads(program, each).items():
             # What several loops read is loaded in each of them.
             own = known.get((load, inside))
             there = here if own is not None else within[load]
             if not there and here:
                 standing[load] = size
-            elif own is not None and here and here[-1].stages > 1:
-                stages = here[-1].stages
-                count = max(1, stages - (each.unit is not MmaUnit.WARPGROUP))
+            elif own is not None and stages > 1:
+                read = each.unit is MmaUnit.WARPGROUP and load in (each.source, each.times)
+                count = max(1, stages - (not read))
                 if isinstance(own, TileLoad) and own.twice:
                     count += stages - 1
                 ahead[inside[-1]][load] = size * count
             else:
                 now += size
+        if stages > 1:
+            for load, size in _taking_part(program, each, inside).items():
+                ahead[inside[-1]].setdefault(load, size * (stages - 1))
         now += _copied(program, each, within)
         alone[inside] = max(alone.get(inside, 0), now)
     kept = sum(size for loop in ahead.values() for size in loop.values())
     most = max(alone.values(), default=0)
-    stored, exchanged = _moved_within(program, run)
+    begun = frozenset(load for loop in ahead.values() for load in loop)
+    stored, exchanged = _moved_within(program, run, begun)
     if kept:  # The places of a loop's stores are made before it, beside those of its loads.
         return sum(standing.values()) + kept + stored + max(most, exchanged)
     return sum(standing.values()) + max(most, stored, exchanged)
 
 
-@by_body
+@once
 def _places(
     program: TileProgram,
 ) -> tuple[dict[int, Loops], dict[tuple[int, tuple[int, ...]], Evaluation]]:
     """The loops around each value, the last ones where several loops evaluate it; and each by value
     and loops."""
-    steps = program.evaluations()
+    steps = [(each, _kept(program, each.value, loops)) for each, loops in program.evaluations()]
     known = {(each.value, tuple(map(id, loops))): each for each, loops in steps}
     return {each.value: loops for each, loops in steps}, known
 
 
-def _moved_within(program: TileProgram, run: StagingNeeds) -> tuple[int, int]:
+def _kept(program: TileProgram, value: int, loops: Loops) -> Loops:
+    """The loops that Triton leaves around a value. One of a single turn becomes a part of the loop
+    around it; what then is the same in each turn of that is evaluated before it."""
+    kept = loops[:1] + tuple(each for each in loops[1:] if not _is_single(program, each))
+    moves = len(kept) < len(loops) and kept[-1].axis not in program.nest.live[value]
+    return kept[:-1] if moves else kept
+
+
+def _is_single(program: TileProgram, loop: TileLoop) -> bool:
+    """Whether a loop is known to have one turn."""
+    extent, limits = program.nest.axes[loop.axis].extent, program.nest.limits.get(loop.axis)
+    return not varies(extent) and not limits and program.blocks.count(loop.axis) == 1
+
+
+def _stages(program: TileProgram, loop: TileLoop) -> int:
+    """Turns of a loop whose loads are under way at once: where the loops in it have a single turn,
+    it is the innermost one."""
+    inner = [each for each in loop.body if isinstance(each, TileLoop)]
+    if not all(_is_single(program, each) for each in inner):
+        return loop.stages
+    return max(loop.stages, *(each.stages for each in inner), 1)
+
+
+def _taking_part(program: TileProgram, mma: Mma, inside: tuple[int, ...]) -> dict[int, int]:
+    """Bytes of the loads of a loop from which an operand of an mma is computed in it, behind sums
+    too. Triton begins all of them ahead that it can copy, 4 bytes of a thread at least."""
+    (_, known), found = _places(program), dict[int, int]()
+    left = [mma.source, mma.times]
+    seen = set(left)
+    while left:
+        value = left.pop()
+        each = known.get((value, inside))
+        if each is None:
+            continue
+        if not isinstance(each, TileLoad):
+            reads = program.nest.values[value].reads
+            left += (read for read in reads if read not in seen)
+            seen.update(reads)
+        elif program.elements(value) > 1:
+            size = itemsize(each.access.type.dtype)
+            if vector_width(each.access, program.blocks)[0] * size >= LEAST_COPY:
+                found[value] = program.elements(value) * size
+    return found
+
+
+def _moved_within(
+    program: TileProgram, run: StagingNeeds, begun: frozenset[int]
+) -> tuple[int, int]:
     """Bytes of the tiles that loops store by descriptors (those of one shape and type share a
     place), and the most through which threads exchange a tile, because memory is read and written
-    by other threads than an mma gives it to. An outer loop is taken as run as one with its inner
-    loop: operands of the next turn are under way while results are stored."""
+    by other threads than an mma gives it to. begun: loads that shared memory has a place for. An
+    outer loop is taken as run as one with its inner loop: operands of the next turn are under way
+    while results are stored."""
     stored: dict[tuple[int, ...], int] = {}
     exchanged, beside = 0, _beside_mmas(program)
     for each, loops in program.walk():
@@ -98,7 +164,7 @@ def _moved_within(program: TileProgram, run: StagingNeeds) -> tuple[int, int]:
         size = itemsize(each.access.type.dtype)
         if _is_described(program, run, each):
             stored[(*tile, size)] = elements * size
-        elif _value(program, each) in beside:
+        elif (value := _value(program, each)) in beside and value not in begun:
             exchanged = max(exchanged, _exchanged(elements, size, run.num_warps))
     return sum(stored.values()), exchanged
 
@@ -162,16 +228,15 @@ def _copied(program: TileProgram, mma: Mma, within: Mapping[int, Loops]) -> int:
     """Bytes of computed operands. The left one may be read from the registers that it was computed
     in: not where each warp has other columns of it, nor where its own product had a loop inside."""
     nest = program.nest
-    sides = [mma.times]
+    sides = [mma.right]
     apart = any(
         len(within[c]) > len(within[mma.value])
         for c in nest.contractions
         if c != mma.value and c in within
     )
     if not mma.suits_warpgroup or apart:
-        sides.append(mma.source)
-    kinds = (values.Compute, values.Choice)
-    computed = [v for v in sides if isinstance(nest.values[v].kind, kinds)]
+        sides.append(mma.left)
+    computed = [v for v in sides if v not in nest.loads]
     return sum(map(program.elements, computed)) * itemsize(nest.fold(mma.value).operand)
 
 

@@ -19,7 +19,7 @@ from fusionplan.planner.codegen.source import Buffer, KernelSource
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.costs.work import shared_bytes
-from fusionplan.planner.lower import lower
+from fusionplan.planner.lower import lower, schedule_of
 from fusionplan.planner.runtime.machine_code.compile import (
     CompileFailed,
     Target,
@@ -260,6 +260,45 @@ def stored_within():
     return found
 
 
+def loaded_for_operands():
+    """Shared memory of kernels whose products wait for loads that are no operands of theirs, and
+    what the model counts."""
+
+    def mixed(shares, values, weight):
+        """A sum of products in each turn of the loop of another product."""
+        return (shares @ values).transpose(1, 2).reshape(2, 16, 384) @ weight.t()
+
+    def attention(q, k, v, bias):
+        """Heads of one block: the inner loop has one turn."""
+        return torch.softmax(q @ k.transpose(-1, -2) * 0.25 + bias, -1) @ v
+
+    cases = [
+        (
+            mixed,
+            [(2, 12, 16, 16), (2, 12, 16, 32), (384, 384)],
+            Config((("r0", 64), ("x0", 1), ("x1", 16)), 4, 3, reduction="loop"),
+        ),
+        (
+            attention,
+            [(8, 196, 16), (8, 196, 16), (8, 196, 64), (8, 196, 196)],
+            Config(
+                (("r0", 128), ("r1", 16), ("x0", 1), ("x1", 64)),
+                4,
+                4,
+                reduction="nested",
+                flatten=True,
+            ),
+        ),
+    ]
+    found = []
+    for function, shapes, config in cases:
+        graph = whole_group(graph_of(function, [half(*shape) for shape in shapes])).graph
+        (kernel,) = lower(graph, config).kernels
+        (judged,) = schedule_of(graph, config).kernels
+        found.append([usage(kernel)["shared_bytes"], shared_bytes(judged.nest, config)])
+    return found
+
+
 def summed_beside():
     """The compiler's word on products beside sums of both operands, by ones where they can be."""
 
@@ -416,6 +455,7 @@ json.dump(
         ],
         "operand_stored": operand_stored(),
         "stored_within": stored_within(),
+        "loaded_for_operands": loaded_for_operands(),
         "summed_beside": summed_beside(),
         "sums_of_products": sums_of_products(),
         "left_computed": left_computed(),

@@ -119,6 +119,13 @@ def test_a_kernel_is_compiled_again_where_that_spares_spills(
     assert made.kernel.name == kept
 
 
+@pytest.mark.process
+def test_loads_that_operands_are_made_of_lie_in_shared_memory_ahead(found):
+    """Those behind a sum, and those of a loop whose inner loop has one turn."""
+    for used, judged in found["loaded_for_operands"]:
+        assert used <= judged <= used + 1024
+
+
 LOOP = "for r0 in tl.range(0, 49):"
 
 
