@@ -81,19 +81,20 @@ def _cheapest(ground: Ground, group: CandidateGroup, price: Price) -> Sequence[C
     best: list[tuple[float, tuple[CandidateGroup, ...]]] = [(0.0, ())]
     for end in range(1, len(stages) + 1):
         ways = ((best[begin], _joined(stages[begin:end])) for begin in range(end))
-        best.append(min(_ways(ground, group, whole_s, ways, price), key=lambda way: way[0]))
+        best.append(_best_way(ground, group, whole_s, ways, price))
     seconds, parts = best[-1]
     return parts if seconds < (math.inf if whole_s is None else whole_s) else (group,)
 
 
-def _ways(
+def _best_way(
     ground: Ground,
     group: CandidateGroup,
     whole_s: float | None,
     ways: Iterator[tuple[tuple[float, tuple[CandidateGroup, ...]], int]],
     price: Price,
-) -> Iterator[tuple[float, tuple[CandidateGroup, ...]]]:
-    """The ways to make some first stages: those of fewer stages, with one group more."""
+) -> tuple[float, tuple[CandidateGroup, ...]]:
+    """The best way to make some first stages: that of fewer stages, with one group more."""
+    best: tuple[float, tuple[CandidateGroup, ...]] = (math.inf, ())
     for (before_s, before), nodes in ways:
         if nodes == group.nodes:
             own, own_s = group, whole_s
@@ -101,10 +102,12 @@ def _ways(
             continue
         else:
             own = ground.candidate(nodes)
+            if before_s + own.least_s >= best[0]:
+                continue
             own_s = price(own)
-        if own_s is not None:
-            yield before_s + own_s, (*before, own)
-    yield math.inf, ()
+        if own_s is not None and before_s + own_s < best[0]:
+            best = before_s + own_s, (*before, own)
+    return best
 
 
 def stages_of(ground: Ground, nodes: int) -> list[int]:

@@ -22,6 +22,9 @@ from ..groups.needs import read_whole
 from ..memo import Keeping, asked_once
 from ..trace.indexed_writes import nbytes_given
 from ..trace.precision import is_stored_beside_its_statistic
+from .pricing import SPARED
+
+_ROUNDED = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,12 @@ class CandidateGroup:
     reads: int
     writes: int
     floor_s: float
+
+    @property
+    def least_s(self) -> float:
+        """What its price is at least, also where it spares a large value; for sums of prices,
+        which are rounded, a little less."""
+        return self.floor_s / SPARED * _ROUNDED
 
 
 class Ground(Keeping):

@@ -6,6 +6,7 @@ nor is the softmax with the second. So the groups between two such products are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from ..bitsets import bits
@@ -74,10 +75,25 @@ def changed_cover(
     if len(touched) < 2 or not plain or any(ground.closed(rest) != rest for rest in rests):
         return None
     made = [ground.candidate(nodes), *(ground.candidate(rest) for rest in rests)]
-    before, after = ([price(group) for group in groups] for groups in (touched, made))
-    known = [s for s in before if s is not None], [s for s in after if s is not None]
-    if [len(each) for each in known] != [len(before), len(after)]:
-        return None
-    if sum(known[1]) >= sum(known[0]):
+    before = sum_of(touched, price)
+    if before is None or sum_of(made, price, before) is None:
         return None
     return [*(group for group in cover if group not in touched), *made]
+
+
+def sum_of(
+    groups: Sequence[CandidateGroup],
+    price: Callable[[CandidateGroup], float | None],
+    below: float = math.inf,
+) -> float | None:
+    """Seconds of these groups together; None where one has no price, or they take no less than
+    `below`. The model is asked as long as they may take less."""
+    found, left = 0.0, sum(group.least_s for group in groups)
+    for group in groups:
+        if found + left >= below:
+            return None
+        seconds = price(group)
+        if seconds is None:
+            return None
+        found, left = found + seconds, left - group.least_s
+    return found if found < below else None
