@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..graph.dtypes import itemsize
 from ..graph.op import Op
 from ..tiles.instructions import REDUCTIONS, EpilogueSubtiles, Evaluation, Loops, Mma
-from ..tiles.program import TileProgram
+from ..tiles.program import TileProgram, by_body
 from ..values.values import Choice, Compute, Load
 from .chains import feed_each_other, repeated
 from .tile_cache import once
@@ -55,7 +55,7 @@ def registers(program: TileProgram, num_warps: int, persistent: bool) -> float:
     """Registers that a thread wants. persistent: its program walks over several tiles."""
     steps, count = program.evaluations(), len(program.evaluations())
     change = [0.0] * (count + 1)
-    for begin, end, words in _alive(program, steps, num_warps):
+    for begin, end, words in _alive(program, num_warps):
         change[begin] += words
         change[min(end, count - 1) + 1] -= words
     alive = most = 0.0
@@ -84,12 +84,10 @@ def loaded_neighbours(program: TileProgram) -> tuple[int, ...]:
     """The tiles that are loaded of the one input that most are loaded of, operands left out: the
     neighbours of a convolution that a product multiplies."""
     by_input: dict[int, list[int]] = {}
-    values, nest, blocks = program.nest.values, program.nest, program.blocks
-    for each, loops in program.evaluations():
-        kind = values[each.value].kind
-        is_tile = len(blocks.dims(nest.live[each.value])) > 1
-        if loops and isinstance(kind, Load) and is_tile and each.value not in program.operands:
-            by_input.setdefault(kind.input, []).append(each.value)
+    nest, blocks = program.nest, program.blocks
+    for value, source in _loaded_in_loops(program):
+        if value not in program.operands and len(blocks.dims(nest.live[value])) > 1:
+            by_input.setdefault(source, []).append(value)
     most: list[int] = []
     for found in by_input.values():
         most = max(most, found, key=len)
@@ -100,11 +98,19 @@ def loaded_neighbours(program: TileProgram) -> tuple[int, ...]:
 def _vectors(program: TileProgram) -> int:
     """Values along one axis that are loaded in loops: a tap's weights, a batch norm's scale."""
     nest, blocks = program.nest, program.blocks
-    return sum(
-        len(blocks.dims(nest.live[each.value])) == 1
-        for each, loops in program.evaluations()
-        if loops and isinstance(nest.values[each.value].kind, Load)
-    )
+    loaded = (nest.live[value] for value, _ in _loaded_in_loops(program))
+    return sum(len(blocks.dims(axes)) == 1 for axes in loaded)
+
+
+@by_body
+def _loaded_in_loops(program: TileProgram) -> list[tuple[int, int]]:
+    """What is loaded in loops, each with the input that it is loaded of."""
+    found = []
+    for each, loops in program.evaluations():
+        kind = program.nest.values[each.value].kind
+        if loops and isinstance(kind, Load):
+            found.append((each.value, kind.input))
+    return found
 
 
 @once
@@ -112,12 +118,9 @@ def _columns(program: TileProgram) -> float:
     """Elements of vectors along columns that a lane has: those that tiles are computed with."""
     live, blocks, values = program.nest.live, program.blocks, program.nest.values
     rows = {mma.m for mma in program.mmas.values()}
-    read = {
-        source
-        for each, _ in program.evaluations()
-        if len(blocks.dims(live[each.value])) > 1
-        for source in values[each.value].reads
-    }
+    steps = program.evaluations()
+    tiles = {axes: len(blocks.dims(axes)) > 1 for axes in {live[each.value] for each, _ in steps}}
+    read = {r for each, _ in steps if tiles[live[each.value]] for r in values[each.value].reads}
     axes = (blocks.dims(live[source]) for source in read if source not in program.operands)
     own = (blocks.sizes[found[0]] for found in axes if len(found) == 1 and found[0] not in rows)
     return sum(own) / _LANES_OF_ROWS
@@ -129,9 +132,9 @@ def _costly(program: TileProgram) -> int:
     sizes = (
         program.tile(each.value)
         for each, _ in program.evaluations()
-        if len(program.blocks.dims(program.nest.live[each.value])) > 1
-        and isinstance(kind := program.nest.values[each.value].kind, Compute)
+        if isinstance(kind := program.nest.values[each.value].kind, Compute)
         and kind.cost in ("sfu", "libdevice", "div")
+        and len(program.blocks.dims(program.nest.live[each.value])) > 1
     )
     return max(sizes, default=0)
 
@@ -151,42 +154,71 @@ def _before_loops(program: TileProgram) -> int:
     )
 
 
-def _alive(program: TileProgram, steps: Steps, num_warps: int) -> Iterator[tuple[int, int, float]]:
+class _Lifetime(NamedTuple):
+    """Of a value the first and the last step at which it is alive. axes: of its tile; weight: the
+    part of that which is in registers; size: words of an element."""
+
+    value: int
+    axes: frozenset[int]
+    begin: int
+    end: int
+    weight: float
+    size: float
+    share: float
+    """What an epilogue in parts has of the tile at once."""
+
+
+def _alive(program: TileProgram, num_warps: int) -> Iterator[tuple[int, int, float]]:
     """Of every value the first and the last step at which it is alive, and its words."""
-    nest, mmas, threads = program.nest, program.mmas, 32 * num_warps
+    threads, copies = 32 * num_warps, _copies(program, num_warps)
+    lifetimes = _lifetimes(program)
+    tiles = {each.axes: program.blocks.elements(each.axes) for each in lifetimes}
+    for own, axes, begin, end, weight, size, share in lifetimes:
+        words = copies.get(own, 1.0) * tiles[axes] / threads * share
+        yield begin, end, weight * words * size
+
+
+@by_body
+def _lifetimes(program: TileProgram) -> list[_Lifetime]:
+    """Of the values that take registers, whatever their tiles are."""
+    nest, mmas, steps = program.nest, program.mmas, program.evaluations()
     last = {r: place for place, (i, _) in enumerate(steps) for r in nest.values[i.value].reads}
     places = {i.value: place for place, (i, _) in enumerate(steps)}
     for output in nest.outputs:
         last[output.value] = max(last.get(output.value, -1), places[output.value] + 1)
     meetings = [place for place, (i, _) in enumerate(steps) if isinstance(i, REDUCTIONS)]
     of_part = _share_of_part(program)
-    copies = _copies(program, steps, num_warps)
     handed = _handed_on(program, steps)
+    read_by: dict[int, int] = {}
+    for product, mma in mmas.items():
+        for operand in (mma.source, mma.times):
+            read_by.setdefault(operand, product)
     begun: dict[int, int] = {}
     for place, (each, loops) in enumerate(steps):
         for value in (*(c for loop in loops for c in loop.carries), each.value):
             begun.setdefault(value, place)
+    found: list[_Lifetime] = []
     for place, (each, loops) in enumerate(steps):
-        own, kind = each.value, nest.values[each.value].kind
-        end = last.get(own, -1)
-        words = copies.get(own, 1.0) * program.tile(own) / threads * of_part(each)
+        own, kind, axes = each.value, nest.values[each.value].kind, program.tile_axes(each.value)
+        end, share = last.get(own, -1), of_part(each)
         if own in mmas:
             end = places[handed[own]] - 1 if own in handed else end
-            yield begun[own], max(end, begun[own]), copies[own] * program.tile(own) / threads
+            found.append(_Lifetime(own, axes, begun[own], max(end, begun[own]), 1.0, 1.0, 1.0))
         elif isinstance(kind, Load):
             if own not in program.operands:
                 weight = _LOADED_IN_LOOP if loops else _LOADED
-                yield place, max(end, place), weight * words * max(0.5, itemsize(kind.dtype) / 4)
+                size = max(0.5, itemsize(kind.dtype) / 4)
+                found.append(_Lifetime(own, axes, place, max(end, place), weight, size, share))
         elif isinstance(kind, (Compute, Choice)) and nest.values[own].dtype != "bool":
-            read = [value for value, mma in mmas.items() if own in (mma.source, mma.times)]
-            if read:
-                size = itemsize(nest.fold(read[0]).operand) / 4
+            if own in read_by:
+                size = itemsize(nest.fold(read_by[own]).operand) / 4
                 weight = _OPERAND if loops else _BEFORE
-                yield place, max(end, place), weight * words * size
+                found.append(_Lifetime(own, axes, place, max(end, place), weight, size, share))
             elif any(place < meeting < end for meeting in meetings):
-                yield place, end, _WAITING * words
+                found.append(_Lifetime(own, axes, place, end, _WAITING, 1.0, share))
             elif end > place:
-                yield place, end - 1, _PASSING * words
+                found.append(_Lifetime(own, axes, place, end - 1, _PASSING, 1.0, share))
+    return found
 
 
 def _handed_on(program: TileProgram, steps: Steps) -> Mapping[int, int]:
@@ -212,15 +244,22 @@ def _share_of_part(program: TileProgram) -> Callable[[Evaluation], float]:
     return lambda each: share if id(each) in behind else 1.0
 
 
-def _copies(program: TileProgram, steps: Steps, num_warps: int) -> Mapping[int, float]:
+def _copies(program: TileProgram, num_warps: int) -> Mapping[int, float]:
     """How many warps hold the same part of a value: of a product, and of what is computed of it."""
-    depth = {each.value: len(loops) for each, loops in steps}
+    depth, computed = _depths(program)
     found = {value: repeated(program, num_warps, depth, value) for value in program.mmas}
-    for each, _ in steps:
-        this = program.nest.values[each.value]
-        if isinstance(this.kind, Compute):
-            found[this.id] = max((found.get(read, 1.0) for read in this.reads), default=1.0)
+    for value, reads in computed:
+        found[value] = max((found.get(read, 1.0) for read in reads), default=1.0)
     return found
+
+
+@by_body
+def _depths(program: TileProgram) -> tuple[dict[int, int], list[tuple[int, tuple[int, ...]]]]:
+    """The loops around each value; and the computed values, with what they read."""
+    values, steps = program.nest.values, program.evaluations()
+    own = (values[each.value] for each, _ in steps)
+    computed = [(each.id, each.reads) for each in own if isinstance(each.kind, Compute)]
+    return {each.value: len(loops) for each, loops in steps}, computed
 
 
 def _pieces(program: TileProgram, mma: Mma, num_warps: int) -> float:

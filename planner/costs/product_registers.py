@@ -8,7 +8,7 @@ from ..graph.dtypes import itemsize
 from ..nests.nest import Nest
 from ..tiles.descriptors import LONGEST
 from ..tiles.instructions import ONES, EpilogueSubtiles, Mma, MmaUnit, OnesMma
-from ..tiles.program import TileProgram
+from ..tiles.program import TileProgram, by_body
 from ..values.values import Choice, Compute, Load
 from . import shared_memory
 
@@ -35,15 +35,13 @@ def of_results(program: TileProgram, threads: int) -> float:
     epilogue = program.body[-1]
     parts = len(epilogue.bodies) if isinstance(epilogue, EpilogueSubtiles) else 1
     behind = set(map(id, epilogue.bodies[0])) if isinstance(epilogue, EpilogueSubtiles) else set()
-    first = {i.value: place for place, (i, _) in enumerate(steps)}
-    last = {r: place for place, (i, _) in enumerate(steps) for r in nest.values[i.value].reads}
-    last.update((output.value, len(steps)) for output in nest.outputs)
+    last, held = _last_reads(program), _results_held(program)
+    of_held = {results: sum(map(sizes.__getitem__, results)) / threads for results in set(held)}
     beside = _beside_results(program)
     waiting = 0.0
     ends: dict[int, list[tuple[float, float]]] = {}
     loaded = inside = most_held = most_inside = 0.0
     for place, (item, loops) in enumerate(steps):
-        carried = {c for loop in loops for c in loop.carries}
         kind, words = nest.values[item.value].kind, program.tile(item.value) / threads
         until, load, own = last.get(item.value, -1), 0.0, 0.0
         if item.value in beside:
@@ -55,8 +53,7 @@ def of_results(program: TileProgram, threads: int) -> float:
             own = words
         loaded, inside = loaded + load, inside + own
         ends.setdefault(until, []).append((load, own))
-        results = {d for d in sizes if first[d] <= place <= last.get(d, -1)}
-        products = sum(sizes[d] for d in results | carried & sizes.keys()) / threads
+        products = of_held[held[place]]
         most_held = max(most_held, products + loaded)
         most_inside = max(most_inside, products + inside)
         for load, own in ends.pop(place, ()):
@@ -64,6 +61,30 @@ def of_results(program: TileProgram, threads: int) -> float:
     return _BASE + _HELD * most_held + _INSIDE * most_inside + waiting
 
 
+@by_body
+def _last_reads(program: TileProgram) -> dict[int, int]:
+    """Of each value the last step that reads it."""
+    nest, steps = program.nest, program.evaluations()
+    last = {r: place for place, (i, _) in enumerate(steps) for r in nest.values[i.value].reads}
+    last.update((output.value, len(steps)) for output in nest.outputs)
+    return last
+
+
+@by_body
+def _results_held(program: TileProgram) -> list[frozenset[int]]:
+    """At each step the results of products that stay in registers."""
+    last, steps = _last_reads(program), program.evaluations()
+    multiplied = {v for v, i in program.reductions.items() if isinstance(i, (Mma, OnesMma))}
+    first = {i.value: place for place, (i, _) in enumerate(steps) if i.value in multiplied}
+    found = []
+    for place, (_, loops) in enumerate(steps):
+        results = {v for v, begin in first.items() if begin <= place <= last.get(v, -1)}
+        carried = {c for loop in loops for c in loop.carries}
+        found.append(frozenset(results | carried & multiplied))
+    return found
+
+
+@by_body
 def _beside_results(program: TileProgram) -> dict[int, float]:
     """What waits for the results of products behind their loop, by value: registers of a word of
     it. Loads that are read with a result, and what is computed of loads alone and is read with one

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from operator import mul
 
 from ..graph.dtypes import itemsize
+from ..graph.graph import TensorType
 from ..graph.sizes import ALIGNED, varies
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Role, Term
@@ -113,12 +114,17 @@ def widths(program: TileProgram) -> list[tuple[int, int | None]]:
     the axis along which they lie side by side (see `vector_width`)."""
     known: dict[object, tuple[int, int | None]] = {}
     found = []
-    for each in readings(program):
-        alike = _alignment(each.access, each.number)
+    for each, alike in zip(readings(program), _alignments(program), strict=True):
         if alike not in known:
             known[alike] = vector_width(each.access, program.blocks)
         found.append(known[alike])
     return found
+
+
+@by_body
+def _alignments(program: TileProgram) -> list[object]:
+    numbers = classes(program.nest)
+    return [_alignment(access, numbers[id(access)]) for access, _, _ in _accesses(program)]
 
 
 def _alignment(access: Access, number: int) -> object:
@@ -194,8 +200,7 @@ def traffic_of(program: TileProgram, group: int, at_once: int, l2_bytes: int) ->
             hbm += _missed(min(together, size), KEPT * l2_bytes) * (touched - fresh)
         outer = next((loop for loop in each.loops if loop.axis not in each.access.axes), None)
         if outer is not None:
-            inside = [e for e in every if outer in e.loops]
-            in_use = sum(wave.touches(e, e.loops[e.loops.index(outer) + 1 :]) for e in inside)
+            in_use = wave.in_use(outer, every)
             again = moved / max(1.0, programs * _distinct(each, blocks)) - 1.0
             hbm += _missed(in_use, _KEPT_IN_TURN * l2_bytes) * touched * again
     return Traffic(int(hbm), int(l2), int(weighed))
@@ -249,10 +254,24 @@ class _Wave:
     blocks: Blocks
     group: int
     at_once: int
-    order: list[tuple[int, int]] = field(init=False)
+    counts: list[tuple[int, float]] = field(init=False)
+    """Of each of the grid's axes, how many of its blocks a wave has."""
+    known: dict[int, float] = field(default_factory=dict)
+    """By the id of a loop, what is in use in a turn of it."""
 
     def __post_init__(self) -> None:
-        self.order = self._order()
+        self.counts, left = [], float(self.at_once)
+        for axis, count in self._order():
+            here = min(float(count), max(1.0, left))
+            self.counts.append((axis, here))
+            left /= here
+
+    def in_use(self, outer: TileLoop, every: Sequence[AccessSite]) -> float:
+        """Bytes that all programs of a wave together touch in one turn of a loop."""
+        if id(outer) not in self.known:
+            inside = ((e, e.loops.index(outer)) for e in every if outer in e.loops)
+            self.known[id(outer)] = sum(self.touches(e, e.loops[n + 1 :]) for e, n in inside)
+        return self.known[id(outer)]
 
     def touches(self, each: AccessSite, loops: Sequence[TileLoop]) -> float:
         """Bytes that all programs of a wave together touch in the turns of these loops."""
@@ -262,11 +281,10 @@ class _Wave:
     def _apart(self, access: Access) -> float:
         """How many programs of a wave touch different data: neighbours along a grid axis that the
         access lacks share theirs."""
-        different, left = 1.0, float(self.at_once)
-        for axis, count in self.order:
-            here = min(float(count), max(1.0, left))
-            different *= here if axis in access.axes else 1.0
-            left /= here
+        different, axes = 1.0, access.axes
+        for axis, here in self.counts:
+            if axis in axes:
+                different *= here
         return different
 
     def _order(self) -> list[tuple[int, int]]:
@@ -433,15 +451,17 @@ def _narrowness(program: TileProgram) -> float:
     """How much slower than a plain copy rows are that begin anywhere, by the bytes of all tensors:
     what all programs read, such as a weight, comes from L1. Of a tensor that is read at several
     offsets the widest access counts: what the others read has come with it."""
-    found = dict[tuple[int | None, int], tuple[int, float]]()
+    found = dict[tuple[int | None, int], tuple[TensorType, float]]()
     for each, (most, axis) in zip(readings(program), widths(program), strict=True):
         tensor = each.input, 0 if each.input is not None else each.number
-        at_once = itemsize(each.access.type.dtype) * most
-        halved = max(0.0, math.log2(NARROW_BYTES / at_once)) if axis is not None else 0.0
-        known = found.get(tensor, (0, halved))
-        found[tensor] = each.access.type.nbytes, min(halved, known[1])
-    total = sum(size for size, _ in found.values())
-    return 1.0 + sum(size * _NARROW * n for size, n in found.values()) / max(1.0, total)
+        kind, halved = each.access.type, 0.0
+        if axis is not None:
+            halved = max(0.0, math.log2(NARROW_BYTES / (itemsize(kind.dtype) * most)))
+        _, known = found.get(tensor, (kind, halved))
+        found[tensor] = kind, min(halved, known)
+    sizes = [(kind.nbytes, n) for kind, n in found.values()]
+    total = sum(size for size, _ in sizes)
+    return 1.0 + sum(size * _NARROW * n for size, n in sizes) / max(1.0, total)
 
 
 def _run(access: Access, blocks: Blocks) -> int:

@@ -161,7 +161,7 @@ def _copied(program: TileProgram) -> float:
     return _COPIED_NARROWLY if at_once == LEAST_COPY else 1.0
 
 
-@once
+@by_body
 def _copies_rows(program: TileProgram) -> bool:
     """Whether a kernel before copies rows or vectors for this one."""
     loads = (load for each, _ in program.walk() for load in loads_of(each))

@@ -130,7 +130,7 @@ class Nest:
     def largest_tile(self, blocks: Sequence[int]) -> int:
         """Elements of the largest value, given the block of every axis."""
         of_axis = blocks.__getitem__
-        return max((math.prod(map(of_axis, axes)) for axes in set(self.live)), default=1)
+        return max([math.prod(map(of_axis, axes)) for axes in _tiles(self.live)], default=1)
 
     def with_role(self, role: Role) -> tuple[int, ...]:
         return tuple(i for i, axis in enumerate(self.axes) if axis.role is role)
@@ -174,6 +174,11 @@ class Nest:
         kind = self.fold(fold)
         times = "" if kind.times is None else f" * v{kind.times}"
         return f"v{kind.source}{times}"
+
+
+@by_identity(256)
+def _tiles(live: tuple[frozenset[int], ...]) -> frozenset[frozenset[int]]:
+    return frozenset(live)
 
 
 @by_identity(256)
@@ -396,8 +401,9 @@ def _refuse_apart(
 def _refuse_repeated_contractions(nest: Nest) -> None:
     """A product that several sweeps need would be computed in each of them."""
     seen: set[int] = set()
-    for item, _ in nest.walk():
-        if isinstance(item, (Evaluate, Carry)) and item.value in nest.contractions:
+    contractions = set(nest.contractions)
+    for item, _ in nest.walk() if contractions else ():
+        if isinstance(item, (Evaluate, Carry)) and item.value in contractions:
             if item.value in seen:
                 name = nest.values[item.value].origin
                 reasons = "; ".join(r.reason for r in nest.derived.refusals.values())

@@ -192,6 +192,8 @@ class _Placer:
 
     def _depends(self, targets: Iterable[int], here: Sequence[int], done: set[int]) -> set[int]:
         """The folds of this body that the targets read before anything else of it."""
+        if done.issuperset(here):
+            return set()
         return (self._closure(targets, done | set(here)) & set(here)) - done
 
     @staticmethod

@@ -163,6 +163,8 @@ _STREAMED = (
 def streamed_axes(nest: Nest, sides: Mapping[int, str]) -> tuple[int, int, int] | None:
     """Of products of a few rows by matrices, none of another's result, the axes of the rows, of the
     matrices' columns and of the sums; None of others."""
+    if not nest.contractions:
+        return None
     known, axes = ancestors(nest.values), set[tuple[int, int, int]]()
     fed = {source for value in nest.contractions for source in nest.values[value].reads}
     behind = frozenset[int]().union(*(known[source] for source in fed))

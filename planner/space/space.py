@@ -174,7 +174,8 @@ class Space:
         """The cost of one kernel of a layout. Raises Refused when the config does not fit it."""
         names = {axis.name for axis in nest.axes}
         own = tuple(block for block in config.blocks if block[0] in names)
-        key = (id(nest), replace(config, blocks=own))
+        part = config if len(own) == len(config.blocks) else replace(config, blocks=own)
+        key = (id(nest), part)
         if key not in self._estimates:
             self._estimates[key] = estimate(nest, config, self.device)
         return self._estimates[key]

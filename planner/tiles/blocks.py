@@ -124,7 +124,8 @@ class Blocks:
 
     def dims(self, axes: Iterable[int]) -> TileDims:
         """The axes among these that are dimensions of a tile."""
-        return tuple(sorted(a for a in set(axes) if self.sizes[a] > 1))
+        sizes = self.sizes
+        return tuple(sorted([a for a in set(axes) if sizes[a] > 1]))
 
     def fills_words(self, axes: Iterable[int]) -> bool:
         """Whether a tile of bytes over these axes is of whole words, as instructions that take four
@@ -137,8 +138,10 @@ class Blocks:
 
     def count(self, axis: int) -> int:
         """Blocks along an axis."""
-        before = self.aligned.vector - 1 if self._is_aligned(axis) and self.aligned else 0
-        return -(-(self.nest.axes[axis].extent + before) // self.steps[axis])
+        extent = self.nest.axes[axis].extent
+        if self.aligned is not None and self.aligned.axis == axis:
+            extent += self.aligned.vector - 1
+        return -(-extent // self.steps[axis])
 
     def _is_aligned(self, axis: int) -> bool:
         return self.aligned is not None and self.aligned.axis == axis

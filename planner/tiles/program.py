@@ -100,20 +100,21 @@ class TileProgram:
     def tile(self, value: int) -> int:
         """Elements of the largest tile that evaluating a value takes: of a contraction that is no
         mma, that of the products which it sums."""
-        kind = self.nest.values[value].kind
+        return self.blocks.elements(self.tile_axes(value))
+
+    def tile_axes(self, value: int) -> frozenset[int]:
+        """The axes of that tile."""
+        kind, live = self.nest.values[value].kind, self.nest.live
         if isinstance(kind, Fold) and kind.times is not None and value not in self.mmas:
-            live = self.nest.live
-            return self.blocks.elements(live[value] | live[kind.source] | live[kind.times])
-        return self.elements(value)
+            return live[value] | live[kind.source] | live[kind.times]
+        return live[value]
 
     def largest_tile(self) -> int:
         """Elements of the largest tile in registers: loaded operands of mmas lie in shared
         memory."""
         if not self.nest.contractions:
             return self.nest.largest_tile(self.blocks.sizes)
-        staged = self.operands & self.nest.loads.keys()
-        values = (value.id for value in self.nest.values)
-        return max((self.tile(v) for v in values if v not in staged), default=1)
+        return max(map(self.blocks.elements, _tiles(self)), default=1)
 
     def __str__(self) -> str:
         return listing(self.nest, self.blocks, self.body, self.head, self.grid)
@@ -181,6 +182,14 @@ def by_body(function: Callable[[TileProgram], Result]) -> Callable[[TileProgram]
         return kept[0]
 
     return look_up
+
+
+@by_body
+def _tiles(program: TileProgram) -> frozenset[frozenset[int]]:
+    """The axes of the tiles in registers."""
+    staged = program.operands & program.nest.loads.keys()
+    values = (value.id for value in program.nest.values)
+    return frozenset(program.tile_axes(v) for v in values if v not in staged)
 
 
 @by_identity(256)

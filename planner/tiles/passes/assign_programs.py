@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...graph.sizes import varies
 from ...nests.linear_forms import Role
 from ..instructions import Grid, TileLoop
-from ..program import TileProgram
+from ..program import TileProgram, by_body
 
 
 def assign_programs(
@@ -26,15 +26,19 @@ def grid_of(program: TileProgram, programs: int, num_stages: int, group: int) ->
     started = min(tiles, programs or tiles)
     # Where sizes vary, their number does not decide which kernel it is.
     most = 0 if varies(tiles) else tiles
-    has_loop = any(isinstance(each, TileLoop) for each in program.body)
     return Grid(
         tiles=tiles,
         programs=started,
         persistent=programs > 0 and most != started,
         step=programs if varies(tiles) else started,
-        stages=1 if has_loop or not programs else num_stages,
+        stages=num_stages if programs and not _has_loop(program) else 1,
         stripe=group,
     )
+
+
+@by_body
+def _has_loop(program: TileProgram) -> bool:
+    return any(isinstance(each, TileLoop) for each in program.body)
 
 
 def tiles_in_all(program: TileProgram) -> int:
