@@ -212,7 +212,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 def canonical(graph: Graph) -> Graph:
     """The graph with names that do not depend on the user's: equal work gives equal graphs."""
-    return replace(graph, nodes=tuple(replace(n, name=f"v{n.id}") for n in graph.nodes))
+    nodes = (Node(n.id, f"v{n.id}", n.op, n.args, n.kwargs, n.type) for n in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 @by_identity(16)
@@ -248,6 +249,7 @@ def digest(data: Any) -> str:
 
 
 Varying: TypeAlias = Callable[[Size | Amount], Any]
+_PLAIN = (int, str, bool, type(None))  # Those that vary have types of their own.
 
 
 def varying_to_json(number: Size | Amount) -> Any:
@@ -325,6 +327,8 @@ def _line_of_text(text: Any) -> str:
 
 
 def _arg_to_json(value: Arg, varying: Varying) -> Any:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, (Size, Amount)):
         return varying(value)
     if isinstance(value, Ref):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..memo import by_identity
 from . import library  # noqa: F401 - defines the operators of our own
 from .dtypes import BOUNDS, DTYPES, FLOAT8, FLOATS, NARROW
 from .graph import INPUT, ITEM, Arg, Node, Ref, Symbol, TensorType
@@ -289,6 +290,7 @@ def _is_plain(name: str, found: Row) -> bool:
 _PLAIN = {name: found for name, found in OPS.items() if _is_plain(name, found)}
 
 
+@by_identity(1 << 13)
 def _checked(node: Node) -> Row | None:
     """The row of a node of which more than the name counts."""
     assert node.type is not None
@@ -300,6 +302,8 @@ def _checked(node: Node) -> Row | None:
     if node.op in ("aten.div.Tensor_mode", "aten.div.Scalar_mode"):
         return _divided(node)
     found = OPS.get(node.op)
+    if found is None:
+        return None
     if found is BITWISE_NOT and node.type.dtype == "bool":
         return LOGICAL_NOT
     if isinstance(found, (Constant, Pointwise)) and _is_beyond(node, found):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..bitsets import bits, bitset
 from ..graph.graph import INPUT, Graph, Node, content, kernel_key, map_refs, refs, sorted_kwargs
@@ -111,7 +111,7 @@ def subgraph(graph: Graph, nodes: tuple[int, ...], copies: tuple[int, ...] = ())
             continue
         args = tuple(map_refs(a, renumber) for a in source.args)
         kwargs = tuple((k, map_refs(v, renumber)) for k, v in source.kwargs)
-        inner.append(replace(source, id=renumber[old], args=args, kwargs=kwargs))
+        inner.append(Node(renumber[old], source.name, source.op, args, kwargs, source.type))
     outputs = around.stored(nodes, copies)
     own = Graph(tuple(inner), tuple(renumber[o] for o in outputs), graph.numerics)
     return Subgraph(own, inputs, outputs)

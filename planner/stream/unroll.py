@@ -55,7 +55,8 @@ class _Unroll:
         place: list[tuple[int, ...]] = []
         for value in given.values:
             apart = self.factor in depends[value.id]
-            own = [self._part(value, number, place) for number in range(self.parts if apart else 1)]
+            dims, numbers = tuple(map(self._left, value.dims)), range(self.parts if apart else 1)
+            own = [self._part(value, dims, number, place) for number in numbers]
             place.append(tuple(own if apart else own * self.parts))
         stores = [self._stores(output, place[output.value]) for output in given.outputs]
         # The first of each result have the numbers of the results.
@@ -68,10 +69,10 @@ class _Unroll:
         kept, outputs = without_unread(self.made, outputs)
         return Values(tuple(kept), outputs, extents)
 
-    def _part(self, value: Value, number: int, place: Sequence[tuple[int, ...]]) -> int:
-        """The value that stands for one neighbour, numbered within its run."""
-        kind = self._kind(mapped(value.kind, lambda v: place[v][number]), number)
-        dims = tuple(map(self._left, value.dims))
+    def _part(self, value: Value, dims: Dims, number: int, place: Sequence[tuple[int, ...]]) -> int:
+        """The value that stands for one neighbour, numbered within its run. dims: over runs."""
+        own = mapped(value.kind, lambda v: place[v][number]) if value.reads else value.kind
+        kind = self._kind(own, number)
         if isinstance(kind, Load) and is_float(value.dtype) and _is_outside(kind):
             kind, dims = Literal(0.0), ((),) * len(dims)
         elif isinstance(kind, Compute) and kind.op is Op.FMA:
@@ -82,7 +83,7 @@ class _Unroll:
         identity = (kind, written(kind), value.dtype, dims)
         if identity not in self.same:
             self.same[identity] = len(self.made)
-            self.made.append(replace(value, id=len(self.made), kind=kind, dims=dims))
+            self.made.append(Value(len(self.made), kind, dims, value.dtype, value.origin))
         return self.same[identity]
 
     def _is_padding(self, operand: Ref) -> bool:
@@ -92,7 +93,8 @@ class _Unroll:
     def _kind(self, kind: ValueKind, number: int) -> ValueKind:
         match kind:
             case Load(dims=dims):
-                return replace(kind, dims=tuple(self._load_dim(d, number) for d in dims))
+                moved = tuple(self._load_dim(d, number) for d in dims)
+                return Load(kind.input, moved, kind.dtype, kind.at)
             case Index(factors=factors, start=start, step=step) if self._is_along(factors):
                 start, step = start + step * number, step * self.parts
                 return Index(self._left(factors), start, step)

@@ -28,8 +28,8 @@ def narrowed(values: Values) -> Values:
             if own is not None and max(map(abs, own)) <= _LIMIT:
                 ranges[value.id] = own
                 value = replace(value, dtype="int32")
-        value = replace(value, kind=_kind(value, found))
-        found.append(replace(value, kind=_trusted(value.kind, ranges)))
+        kind = _trusted(_kind(value, found), ranges)
+        found.append(value if kind is value.kind else replace(value, kind=kind))
     return replace(values, values=tuple(found))
 
 

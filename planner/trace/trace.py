@@ -409,7 +409,7 @@ class Tracer:
                 renamed[value.id] = same[identity]
                 continue
             renamed[value.id] = same[identity] = len(kept)
-            kept.append(replace(value, id=len(kept), kind=kind, dims=dims))
+            kept.append(Value(len(kept), kind, dims, value.dtype, value.origin))
         stores = tuple(
             replace(o, value=renamed[o.value], dims=tuple(resolve(d) for d in o.dims))
             for o in outputs

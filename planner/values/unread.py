@@ -21,7 +21,7 @@ def without_unread(
         return list(values), tuple(stores)
     renamed = {old: new for new, old in enumerate(sorted(read))}
     kept = [
-        replace(v, id=renamed[v.id], kind=mapped(v.kind, renamed.__getitem__, lambda dim: dim))
+        Value(renamed[v.id], mapped(v.kind, renamed.__getitem__), v.dims, v.dtype, v.origin)
         for v in values
         if v.id in read
     ]

@@ -55,6 +55,12 @@ class LoadDim:
     step: int = 1
     limit: int | None = None
 
+    def over(self, factors: Factors) -> LoadDim:
+        """The same over other factors."""
+        if factors is self.factors:
+            return self
+        return LoadDim(factors, self.stride, self.start, self.step, self.limit)
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -264,15 +270,12 @@ def mapped(
 ) -> ValueKind:
     """The kind with other values for those it reads, and other factors for its own."""
     match kind:
-        case Load(dims=dims, at=at):
-            return replace(
-                kind,
-                dims=tuple(replace(d, factors=factors(d.factors)) for d in dims),
-                at=tuple(replace(a, value=value(a.value)) for a in at),
-            )
-        case Compute(operands=operands):
+        case Compute(op, operands, working, result, accuracy):
             new = tuple((n, Ref(value(a.node)) if isinstance(a, Ref) else a) for n, a in operands)
-            return replace(kind, operands=new)
+            return Compute(op, new, working, result, accuracy)
+        case Load(source, dims, dtype, at):
+            moved = tuple(d.over(factors(d.factors)) for d in dims)
+            return Load(source, moved, dtype, tuple(replace(a, value=value(a.value)) for a in at))
         case Fold(source=source, times=times, about=about, weight=weight):
             return replace(
                 kind,
