@@ -12,7 +12,7 @@ import triton
 
 from .settings import default_of, settings
 
-CODEGEN = "56"
+CODEGEN = "57"
 """Counts up whenever the same plan would give other kernels."""
 
 

@@ -168,10 +168,13 @@ class AccessPrinter(Scope):
         axes = index.axes.union(*(piece.access.axes for piece in each.pieces))
         dims = self.blocks.dims(axes)
         row = self._row(each.joined)
-        pointers = [row.pointer(f"in{p.input}", p.access, dims) for p in each.pieces]
         whole, dims = dims, row.dims(dims)
         ends = [self.numbers.text(high) for _, _, high in value.kind.pieces]
-        address = chosen(self.text.affine(index, dims), pointers, ends)
+        if each.by_tile:
+            address = self._address_of_tile(each, index, ends, dims)
+        else:
+            pointers = [row.pointer(f"in{p.input}", p.access, whole) for p in each.pieces]
+            address = chosen(self.text.affine(index, dims), pointers, ends)
         masks = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
         dtype = each.pieces[0].access.type.dtype
         options = f", mask={all_of(masks)}, other={zero(dtype)}" if masks else ""
@@ -180,6 +183,32 @@ class AccessPrinter(Scope):
             options += f', eviction_policy="evict_{hints.pop()}"'
         text = row.apart(f"tl.load({address}{options})", whole)
         self.bind(value.id, self.loaded(text, dtype, value.dtype), whole)
+
+    def _address_of_tile(
+        self, each: SelectedLoad, index: Affine, ends: Sequence[str], dims: TileDims
+    ) -> str:
+        """The addresses of a tile in the piece that has all of it: the piece, its strides and its
+        offset are chosen once for the whole tile."""
+        (along,) = index.terms
+        name, offsets = f"v{each.value}", [piece.access.offset for piece in each.pieces]
+        base = f" + {self.numbers.text(index.base)}" if index.base else ""
+        self.line(f"{name}_at = {self.starts[along.axis]}{base}", "all of the tile is in one piece")
+
+        def of_piece(texts: Sequence[str]) -> str:
+            return chosen(f"{name}_at", texts, ends)
+
+        parts = []
+        for number, terms in enumerate(zip(*(o.terms for o in offsets), strict=True)):
+            scale = of_piece([self.numbers.text(term.scale) for term in terms])
+            if len({term.scale for term in terms}) == 1:
+                parts.append(self.text.term(terms[0], dims))
+                continue
+            self.line(f"{name}_step{number} = {scale}")
+            text = self.text.term(replace(terms[0], scale=1), dims)
+            parts.append(f"({text}) * {name}_step{number}")
+        self.line(f"{name}_first = {of_piece([self.numbers.text(o.base) for o in offsets])}")
+        self.line(f"{name}_piece = {of_piece([f'in{piece.input}' for piece in each.pieces])}")
+        return f"{name}_piece + ({' + '.join([*parts, f'{name}_first'])})"
 
     def _row(self, joined: tuple[int, int] | None) -> JoinedRow:
         """What two axes of a load are; its index is written before it is first read."""
@@ -277,7 +306,7 @@ class AccessPrinter(Scope):
 def chosen(place: str, texts: Sequence[str], ends: Sequence[str]) -> str:
     """The first of the texts that ends behind the place: by halves, for Python and Triton refuse
     what is nested some hundred times."""
-    if len(texts) == 1:
+    if len({*texts}) == 1:
         return texts[0]
     half = len(texts) // 2
     low, high = (chosen(place, texts[at], ends[at]) for at in (slice(half), slice(half, None)))

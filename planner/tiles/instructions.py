@@ -121,6 +121,8 @@ class SelectedLoad:
     pieces: tuple[TileLoad, ...]
     joined: tuple[int, int] | None = None
     """As of a `TileLoad`."""
+    by_tile: bool = False
+    """Each tile lies in one piece, along one axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,6 +78,10 @@ def side_by_side(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
     return torch.cat(weights, -1).float() * x.float().square().mean()
 
 
+def with_a_narrow_one(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    return side_by_side(x, *weights, weights[0][:, :4], weights[1][:, :4])
+
+
 def padded(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
     rows = torch.nn.functional.pad(torch.cat(weights), (0, 0, 2, 3))
     return (rows.float() * x.float()).sum(-1)
@@ -84,17 +89,35 @@ def padded(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "function, kept",
-    [(norm_and_products, F32), (side_by_side, BF16), (padded, BF16)],
-    ids=["two types", "dense along the choice", "a border around"],
+    [(norm_and_products, F32), (with_a_narrow_one, BF16), (padded, BF16)],
+    ids=["two types", "one of narrower loads", "a border around"],
 )
 def test_what_is_no_one_load_is_read_as_before(
     function: Callable[..., torch.Tensor], kept: torch.dtype
 ) -> None:
     inputs = [normal(96), normal(8, 96), normal(8, 96, dtype=kept)]
     found = space(function, inputs)
-    configs = [chosen for chosen, _ in found.ranked(3)]
+    ranked = (chosen for chosen, _ in found.ranked(64))
+    # In tiles of single columns no load of a piece is wide.
+    configs = [c for c in ranked if dict(c.blocks).get("x1", 8) >= 8][:3]
     assert not any(selected(found, chosen) for chosen in configs)
     assert check(function, inputs, configs) == len(configs)
+
+
+@pytest.mark.parametrize(
+    "block, by_tile", [(8, True), (16, True), (32, False), (256, False)], ids=str
+)
+def test_channels_are_read_once_from_the_image_that_has_them(block: int, by_tile: bool) -> None:
+    """By whole vectors. Where the blocks end as the pieces do a tile has one piece."""
+    inputs = [normal(96), normal(5, 64), normal(5, 240)[:, :48], normal(5, 48), normal(5, 32)]
+    found = space(side_by_side, inputs)
+    best = found.ranked(1)[0][0]
+    (rows, _), (columns, _) = best.blocks
+    chosen = replace(best, blocks=((rows, 4), (columns, block)))
+    (load,) = selected(found, chosen)
+    assert len(load.pieces) == 4
+    assert load.by_tile == by_tile
+    assert check(side_by_side, inputs, [chosen]) == 1
 
 
 def test_it_is_loaded_before_the_wait_if_no_tensor_of_it_is_written() -> None:
