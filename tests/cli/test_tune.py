@@ -98,6 +98,8 @@ def test_for_real(planner, small, tmp_path):
     assert "evidence: modelled" in result.out
     assert "triton" in result.out
     assert "Nothing was measured" in result.out
+    assert "registers" in result.err
+    assert "interpreter: all of it on random" in result.err
     with Store.open(tmp_path / "plans.db", create=False) as store:
         (record,) = store.plans()
     assert record.name == "small"

@@ -1,6 +1,7 @@
 """A tune leaves the model, its inputs and the process as it found them."""
 
 import random
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy
@@ -8,11 +9,12 @@ import optuna
 import pytest
 import torch
 from fusionplan import tune
-from fusionplan.tuner.session import restore_process
+from fusionplan.tuner.session import offline, restore_process
 from fusionplan.tuner.session.restore_process import process_restored, settings_restored
 from torch import nn
+from tuner_fakes import FakeLab
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("optunas_tables")]
+pytestmark = pytest.mark.usefixtures("optunas_tables")
 
 
 class Counting(nn.Module):
@@ -34,11 +36,15 @@ def state_of(model, x):
 
 
 @pytest.mark.dynamo
-def test_a_tune_writes_to_neither_the_model_nor_its_inputs(tmp_path):
+def test_a_tune_writes_to_neither_the_model_nor_its_inputs(tmp_path, monkeypatch):
+    """In this process: workers have no model."""
+    lab = FakeLab(lambda group, candidate: 1.0)
+    monkeypatch.setattr(offline, "WorkerLab", lambda *_, **options: nullcontext(lab))
     model, x = Counting().train(), torch.randn(8, 4)
     before = state_of(model, x)
     tuned = tune(model, (x,), target="h200", store=tmp_path / "plans.db", progress=False)
     assert tuned.plans
+    assert lab.compiled
     assert all(torch.equal(a, b) for a, b in zip(before, state_of(model, x), strict=True))
 
 
@@ -111,7 +117,6 @@ def test_contestants_leave_no_versions_of_the_users_code():
     assert len(compiled) == many + 1
 
 
-@pytest.mark.process
 def test_what_was_written_is_put_back_when_a_tune_fails():
     model = Counting().train()
     before = state_of(model, torch.zeros(1))

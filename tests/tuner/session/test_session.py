@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from fusionplan.tuner.progress.progress import RecordedProgress
 from fusionplan.tuner.records.stored_plans import plans_that_fit
 from fusionplan.tuner.search import tuned_groups
 from fusionplan.tuner.search.tuned_groups import COVERS
+from fusionplan.tuner.session import offline
 from fusionplan.tuner.session import session as session_module
 from fusionplan.tuner.session.effort import TuneLimits
 from fusionplan.tuner.session.session import Session
@@ -459,9 +461,13 @@ def test_a_graph_with_nothing_to_fuse_gets_the_fastest_peer(store: Store):
     assert plan.groups == () or plan.groups[0].options == "default"
 
 
-def test_without_a_gpu_the_model_plans_and_the_interpreter_checks(store: Store, graph: Captured):
-    tuning = session(store, graph, FakeLab(wide))
-    tuning.compilers = 1
+def test_without_a_gpu_the_model_plans_and_the_interpreter_checks(
+    store: Store, graph: Captured, monkeypatch: pytest.MonkeyPatch
+):
+    """By workers, which `test_for_real` in tests/cli/test_tune.py has."""
+    lab = FakeLab(wide)
+    monkeypatch.setattr(offline, "WorkerLab", lambda *_, **options: nullcontext(lab))
+    tuning = session(store, graph, lab)
     plan = tuning.modelled(H200)
     assert plan.evidence == "modelled"
     assert [g.lowering for g in plan.groups] == ["triton"]
