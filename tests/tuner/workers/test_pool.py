@@ -6,7 +6,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from fusionplan.tuner.trial.outcome import Crashed, TimedOut, TunerError
@@ -173,6 +175,59 @@ def test_no_folder_for_temporary_files_is_no_hindrance(monkeypatch: pytest.Monke
     assert "the cause" in answer.reason
 
 
+FORKER = """
+import os, sys
+from fusionplan.tuner.workers.pool import Pool
+for line in sys.stdin:
+    script, out = line.split()
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(out, os.O_WRONLY), 1)
+        exec(open(script).read(), {})
+        sys.exit()  # as an interpreter ends
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+    print("over", flush=True)
+"""
+
+
+class Parents:
+    """Processes that have a pool, one at a time: forked from one that has imported it, and torch
+    with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, pipe = folder, subprocess.PIPE
+        command = [sys.executable, "-c", FORKER]
+        self._forker = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def begin(self, text: str) -> tuple[int, TextIO]:
+        """Its number, and what it prints."""
+        script, out = self._folder / "script.py", self._folder / "out"
+        script.write_text(text)
+        out.unlink(missing_ok=True)
+        os.mkfifo(out)
+        assert self._forker.stdin is not None
+        print(script, out, file=self._forker.stdin, flush=True)
+        return int(self._line()), out.open()
+
+    def wait(self) -> None:
+        assert self._line() == "over\n"
+
+    def _line(self) -> str:
+        assert self._forker.stdout is not None
+        return self._forker.stdout.readline()
+
+    def close(self) -> None:
+        self._forker.communicate()
+
+
+@pytest.fixture(scope="module")
+def parents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parents]:
+    made = Parents(tmp_path_factory.mktemp("parents"))
+    yield made
+    made.close()
+
+
 WITHOUT_FILES = """
 import resource, sys
 from fusionplan.tuner.trial.outcome import TunerError
@@ -189,11 +244,13 @@ with Pool({"w": WorkerRole([sys.executable, "-c", "0"], 1, 5)}) as pool:
 """
 
 
-def test_no_file_descriptors_is_told_and_not_waited_for():
-    command = [sys.executable, "-c", WITHOUT_FILES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert "does not start" in done.stdout, done.stderr
-    assert "Too many open files" in done.stdout
+def test_no_file_descriptors_is_told_and_not_waited_for(parents: Parents):
+    _, out = parents.begin(WITHOUT_FILES)
+    with out:
+        said = out.read()
+    parents.wait()
+    assert "does not start" in said
+    assert "Too many open files" in said
 
 
 def test_a_worker_that_does_not_start_is_our_failure():
@@ -251,15 +308,13 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_no_orphans_however_the_parent_ends(how: signal.Signals):
-    text = textwrap.dedent(PARENT) % CHILD
-    parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert is_alive(child)
-    parent.send_signal(how)
-    parent.wait(timeout=60)
-    parent.stdout.close()
+def test_no_orphans_however_the_parent_ends(how: signal.Signals, parents: Parents):
+    parent, out = parents.begin(textwrap.dedent(PARENT) % CHILD)
+    with out:
+        child = int(out.readline())
+        assert is_alive(child)
+        os.kill(parent, how)
+        parents.wait()
     assert gone(child)
 
 
