@@ -11,8 +11,8 @@ from ..graph.graph import Graph
 from ..graph.ops import Contraction, bound, row
 from ..tiles.blocks import Blocks
 from ..tiles.descriptors import LONGEST
-from ..tiles.instructions import ONES, WARPGROUP, Mma, OnesMma, TileLoad, TileStore
-from ..tiles.program import TileProgram
+from ..tiles.instructions import ONES, WARPGROUP, Loops, Mma, OnesMma, TileLoad, TileStore
+from ..tiles.program import TileProgram, by_body
 from .beside_products import moved_between, read_behind
 from .chains import feed_each_other
 from .device import DeviceProfile, Waits
@@ -29,11 +29,12 @@ _RATE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
 @once
 def mmas(program: TileProgram) -> list[tuple[Mma, float]]:
     """Every mma, and how often one program computes it."""
-    found = []
-    for each, loops in program.evaluations():
-        if isinstance(each, Mma):
-            found.append((each, turns(loops, program.blocks)))
-    return found
+    return [(each, turns(loops, program.blocks)) for each, loops in _mmas(program)]
+
+
+@by_body
+def _mmas(program: TileProgram) -> list[tuple[Mma, Loops]]:
+    return [(each, loops) for each, loops in program.evaluations() if isinstance(each, Mma)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,7 @@ def _spilled(program: TileProgram, config: Config, spills: int) -> float:
     that multiply convolutions, what is expected of all, `spills` a thread, for each turn has all of
     them."""
     threads = 32 * config.num_warps
-    results = [
-        program.tile(each.value) / threads
-        for each, loops in program.evaluations()
-        if isinstance(each, Mma) and loops
-    ]
+    results = [program.tile(each.value) / threads for each, loops in _mmas(program) if loops]
     over = spills >= SURE or sum(results) + _OTHERWISE > most(config.num_warps)
     return threads * max(4.0 * min(results, default=0.0) * over, spills)
 

@@ -25,6 +25,7 @@ from ..tiles.instructions import (
 from ..tiles.passes.choose_access import describes_store
 from ..tiles.program import TileProgram, by_body
 from ..values import values
+from .access_classes import alignments
 from .meeting import LEAST_COPY
 from .tile_cache import once
 
@@ -93,17 +94,28 @@ def _places(
 ) -> tuple[dict[int, Loops], dict[tuple[int, tuple[int, ...]], Evaluation]]:
     """The loops around each value, the last ones where several loops evaluate it; and each by value
     and loops."""
-    steps = [(each, _kept(program, each.value, loops)) for each, loops in program.evaluations()]
+    steps = []
+    single = {id(each): _is_single(program, each) for each in _all_loops(program)}
+    for each, loops in program.evaluations():
+        if any(single[id(loop)] for loop in loops[1:]):
+            loops = _kept(program, each.value, loops, single)
+        steps.append((each, loops))
     known = {(each.value, tuple(map(id, loops))): each for each, loops in steps}
     return {each.value: loops for each, loops in steps}, known
 
 
-def _kept(program: TileProgram, value: int, loops: Loops) -> Loops:
+@by_body
+def _all_loops(program: TileProgram) -> list[TileLoop]:
+    every = {id(loop): loop for _, loops in program.evaluations() for loop in loops}
+    return list(every.values())
+
+
+def _kept(program: TileProgram, value: int, loops: Loops, single: Mapping[int, bool]) -> Loops:
     """The loops that Triton leaves around a value. One of a single turn becomes a part of the loop
-    around it; what then is the same in each turn of that is evaluated before it."""
-    kept = loops[:1] + tuple(each for each in loops[1:] if not _is_single(program, each))
-    moves = len(kept) < len(loops) and kept[-1].axis not in program.nest.live[value]
-    return kept[:-1] if moves else kept
+    around it; what then is the same in each turn of that is evaluated before it. single: by the id
+    of a loop, whether it has a single turn."""
+    kept = loops[:1] + tuple(each for each in loops[1:] if not single[id(each)])
+    return kept if kept[-1].axis in program.nest.live[value] else kept[:-1]
 
 
 def _is_single(program: TileProgram, loop: TileLoop) -> bool:
@@ -115,16 +127,22 @@ def _is_single(program: TileProgram, loop: TileLoop) -> bool:
 def _stages(program: TileProgram, loop: TileLoop) -> int:
     """Turns of a loop whose loads are under way at once: where the loops in it have a single turn,
     it is the innermost one."""
-    inner = [each for each in loop.body if isinstance(each, TileLoop)]
+    inner = _inner_loops(loop)
     if not all(_is_single(program, each) for each in inner):
         return loop.stages
     return max(loop.stages, *(each.stages for each in inner), 1)
+
+
+@by_identity(64)
+def _inner_loops(loop: TileLoop) -> list[TileLoop]:
+    return [each for each in loop.body if isinstance(each, TileLoop)]
 
 
 def _taking_part(program: TileProgram, mma: Mma, inside: tuple[int, ...]) -> dict[int, int]:
     """Bytes of the loads of a loop from which an operand of an mma is computed in it, behind sums
     too. Triton begins all of them ahead that it can copy, 4 bytes of a thread at least."""
     (_, known), found = _places(program), dict[int, int]()
+    alike_of, widths = alignments(program.nest), dict[object, int]()
     left = [mma.source, mma.times]
     seen = set(left)
     while left:
@@ -137,8 +155,11 @@ def _taking_part(program: TileProgram, mma: Mma, inside: tuple[int, ...]) -> dic
             left += (read for read in reads if read not in seen)
             seen.update(reads)
         elif program.elements(value) > 1:
-            size = itemsize(each.access.type.dtype)
-            if vector_width(each.access, program.blocks)[0] * size >= LEAST_COPY:
+            size, own = itemsize(each.access.type.dtype), id(each.access)
+            alike = alike_of.get(own, own)
+            if alike not in widths:
+                widths[alike], _ = vector_width(each.access, program.blocks)
+            if widths[alike] * size >= LEAST_COPY:
                 found[value] = program.elements(value) * size
     return found
 

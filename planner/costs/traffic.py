@@ -11,7 +11,6 @@ from operator import mul
 
 from ..graph.dtypes import itemsize
 from ..graph.graph import TensorType
-from ..graph.sizes import ALIGNED, varies
 from ..memo import by_identity
 from ..nests.linear_forms import Access, Role, Term
 from ..nests.nest import Nest
@@ -29,7 +28,7 @@ from ..tiles.instructions import (
 from ..tiles.passes.assign_programs import tiles_in_all
 from ..tiles.program import TileProgram, by_body
 from ..values.values import Load
-from .access_classes import classes
+from .access_classes import alignments, classes
 from .device import DeviceProfile
 from .tile_cache import once
 
@@ -113,27 +112,13 @@ def widths(program: TileProgram) -> list[tuple[int, int | None]]:
     """Of each of the `readings`, the elements that one instruction of a thread moves at most, and
     the axis along which they lie side by side (see `vector_width`)."""
     known: dict[object, tuple[int, int | None]] = {}
-    found = []
-    for each, alike in zip(readings(program), _alignments(program), strict=True):
+    found, alike_of = [], alignments(program.nest)
+    for each in readings(program):
+        alike = alike_of[id(each.access)]
         if alike not in known:
             known[alike] = vector_width(each.access, program.blocks)
         found.append(known[alike])
     return found
-
-
-@by_body
-def _alignments(program: TileProgram) -> list[object]:
-    numbers = classes(program.nest)
-    return [_alignment(access, numbers[id(access)]) for access, _, _ in _accesses(program)]
-
-
-def _alignment(access: Access, number: int) -> object:
-    """Accesses of the same are as wide. number: of its class."""
-    bases = (access.offset.base, *(form.base for form, _ in access.guards))
-    if any(map(varies, bases)):
-        return id(access)
-    terms = tuple(form.terms for form, _ in access.guards)
-    return number, terms, tuple(base % ALIGNED for base in bases)
 
 
 @by_body

@@ -134,9 +134,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         * (_copied(program) if ahead else 1.0),
         arithmetic=arithmetic_of(program, config.num_warps),
         prologue=prologue_of(program),
-        turns=sum(
-            program.blocks.turns(each.axis) for each in program.body if isinstance(each, TileLoop)
-        ),
+        turns=sum(program.blocks.turns(loop.axis) for loop in _loops(program)),
         sweeps=sweeps(program),
         folds=_folds(program),
         ahead=ahead,
@@ -146,6 +144,11 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         products=matrix.products_of(multiplying, config, programs, spills),
         launches=1 + _copies_rows(program),
     )
+
+
+@by_body
+def _loops(program: TileProgram) -> list[TileLoop]:
+    return [each for each in program.body if isinstance(each, TileLoop)]
 
 
 @once
