@@ -82,9 +82,8 @@ class FirstKernels:
         begun = self._begun[key, config, True] = self.pool.submit("compile", request)
 
         def compiled(answer: Mapping[str, Any]) -> None:
-            if "registers" in answer:
-                others = self.pool.submit("compile", {**request, "aligned": False})
-                self._begun[key, config, False] = others
+            others = self.pool.submit("compile", {**request, "aligned": False})
+            self._begun[key, config, False] = others
 
         _when_done(begun, compiled)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.graph.graph import from_json, to_json, varying_to_json
-from fusionplan.tuner.trial.outcome import Crashed, TunerError
+from fusionplan.planner.graph import graph as graphs
+from fusionplan.planner.graph.graph import from_json, varying_to_json
+from fusionplan.tuner.trial.outcome import Crashed, Miscompiled, TunerError, to_json
 from fusionplan.tuner.trial.wire import config_from_json
 from fusionplan.tuner.workers import compile_role
 from fusionplan.tuner.workers.first_kernels import FirstKernels
@@ -47,7 +48,11 @@ def planned(first: FirstKernels, pool: HeldPool) -> list[tuple[dict[str, Any], F
     covers: Future = Future()
     first.follow(covers, PROFILE)
     assert not pool.asked
-    request = {"cover": to_json(attention(), varying_to_json), "profile": PROFILE, "count": 1}
+    request = {
+        "cover": graphs.to_json(attention(), varying_to_json),
+        "profile": PROFILE,
+        "count": 1,
+    }
     covers.set_result(compile_role.handle(request))
     return pool.take("rank")
 
@@ -65,11 +70,21 @@ def test_a_planned_groups_first_kernel_is_compiled_before_anybody_asks(pool):
     assert first.rank(group.key, group.data, PROFILE) is ranked
     config = config_from_json(request["config"])
     assert config_from_json(ranked.result()["seeds"][0][0]) == config
+    assert not pool.asked
     compiled.set_result(FINE)
     ((other, _),) = pool.take("group")
     assert other == {**request, "aligned": False}
     assert first.compile(group.key, config) is compiled
     assert first.compile(group.key, config) is None  # it is asked for once
+
+
+def test_a_kernel_that_does_not_compile_has_no_other_variant(pool):
+    first = FirstKernels(pool, 90)
+    ((message, ranked), *_) = planned(first, pool)
+    ranked.set_result(compile_role.handle(message))
+    ((_, compiled),) = pool.take("group")
+    compiled.set_result(to_json(Miscompiled("the compiler refuses it")))
+    assert not pool.asked
 
 
 def test_what_failed_is_not_followed_and_what_nobody_asked_for_is_let_go_of(pool):
@@ -100,7 +115,7 @@ def test_a_pool_that_is_closed_ends_nothing(pool):
 
 def test_a_group_of_several_sections_is_ranked_once(pool):
     first = FirstKernels(pool, 90)
-    request = {"cover": to_json(layers(4), varying_to_json), "profile": PROFILE, "count": 1}
+    request = {"cover": graphs.to_json(layers(4), varying_to_json), "profile": PROFILE, "count": 1}
     answer = compile_role.handle(request)
     for _ in range(2):
         covers: Future = Future()
