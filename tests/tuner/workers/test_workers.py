@@ -53,8 +53,11 @@ def test_the_framework_is_a_candidate_and_a_duel_has_one_winner(lab: WorkerLab):
     group = Group.of(pointwise(), "g")
     assert isinstance(lab.measure(group, ATEN), Timed)
     duel = lab.duel(group, [ATEN, Candidate("triton", best(pointwise()))])
-    assert [type(o) for o in duel.outcomes] == [Timed, Timed]
-    assert duel.best == 0  # NumPy is no rival
+    seconds = [outcome.seconds for outcome in duel.outcomes if isinstance(outcome, Timed)]
+    assert len(seconds) == 2
+    assert duel.best is not None
+    # Which one it is may be chance: on a busy machine two laps of the framework took 4 ms once.
+    assert seconds[duel.best] <= 1.05 * min(seconds)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
