@@ -199,10 +199,10 @@ class AccessPrinter(Scope):
 
         parts = []
         for number, terms in enumerate(zip(*(o.terms for o in offsets), strict=True)):
-            scale = of_piece([self.numbers.text(term.scale) for term in terms])
             if len({term.scale for term in terms}) == 1:
                 parts.append(self.text.term(terms[0], dims))
                 continue
+            scale = of_piece([self.numbers.text(term.scale) for term in terms])
             self.line(f"{name}_step{number} = {scale}")
             text = self.text.term(replace(terms[0], scale=1), dims)
             parts.append(f"({text}) * {name}_step{number}")
