@@ -17,8 +17,8 @@ from ..trial.outcome import TunerError
 from ..trial.wire import config_from_json
 from .pool import RANK_LIMIT_S, Answer, Pool
 
-_Kernel = tuple[str, Config, bool]
-"""The key of its group, its config, and whether for aligned pointers."""
+_Kernel = tuple[str, Config]
+"""The key of its group, and its config."""
 
 _UNFORESEEN = (TunerError, KeyError, TypeError, ValueError)
 """Of a pool that is closed, or an answer that is none: whoever needs it asks again."""
@@ -34,6 +34,8 @@ class FirstKernels:
     capability: int
     _ranked: dict[str, Future[Answer]] = field(default_factory=dict)
     _begun: dict[_Kernel, Future[Answer]] = field(default_factory=dict)
+    _for_any_address: list[Future[Answer]] = field(default_factory=list)
+    """Nobody asks for these by name: whoever needs one finds it in Triton's cache."""
 
     def follow(self, covers: Future[Answer], profile: Mapping[str, Any]) -> None:
         """Rank the groups of the best cover as soon as it is found. profile: the device's."""
@@ -54,15 +56,16 @@ class FirstKernels:
 
     def compile(self, key: str, config: Config) -> Future[Answer] | None:
         """The compilation of a config that was begun; None where none was."""
-        begun = self._begun.pop((key, config, True), None)
+        begun = self._begun.pop((key, config), None)
         return None if begun is None or begun.cancelled() else begun
 
     def cancel(self) -> None:
         """Let go of what is not begun and nobody has asked for."""
-        for future in (*self._ranked.values(), *self._begun.values()):
+        for future in (*self._ranked.values(), *self._begun.values(), *self._for_any_address):
             future.cancel()
         self._ranked.clear()
         self._begun.clear()
+        self._for_any_address.clear()
 
     def _rank(
         self, key: str, group: Mapping[str, Any], profile: Mapping[str, Any]
@@ -79,11 +82,11 @@ class FirstKernels:
             return
         request = {"group": group, "config": ranking["first"], "capability": self.capability}
         config = config_from_json(ranking["first"])
-        begun = self._begun[key, config, True] = self.pool.submit("compile", request)
+        begun = self._begun[key, config] = self.pool.submit("compile", request)
 
         def compiled(answer: Mapping[str, Any]) -> None:
             others = self.pool.submit("compile", {**request, "aligned": False})
-            self._begun[key, config, False] = others
+            self._for_any_address.append(others)
 
         _when_done(begun, compiled)
 

@@ -11,7 +11,7 @@ from fusionplan.tuner.trial.outcome import Crashed, Miscompiled, TunerError, to_
 from fusionplan.tuner.trial.wire import config_from_json
 from fusionplan.tuner.workers import compile_role
 from fusionplan.tuner.workers.first_kernels import FirstKernels
-from fusionplan.tuner.workers.lab import Group
+from fusionplan.tuner.workers.lab import Group, WorkerLab
 from tuner_graphs import attention, layers
 
 PROFILE = builtin("h200").to_json()
@@ -72,10 +72,26 @@ def test_a_planned_groups_first_kernel_is_compiled_before_anybody_asks(pool):
     assert config_from_json(ranked.result()["seeds"][0][0]) == config
     assert not pool.asked
     compiled.set_result(FINE)
-    ((other, _),) = pool.take("group")
+    ((other, variant),) = pool.take("group")
     assert other == {**request, "aligned": False}
     assert first.compile(group.key, config) is compiled
     assert first.compile(group.key, config) is None  # it is asked for once
+    first.cancel()
+    assert variant.cancelled()
+
+
+def test_a_lab_begins_them_when_it_plans_and_gives_them_to_who_asks(pool):
+    lab = object.__new__(WorkerLab)
+    lab.pool, lab._planned, lab._first = pool, {}, FirstKernels(pool, 90)
+    lab.plan(attention(), builtin("h200"), 1)
+    ((request, covers),) = pool.take("cover")
+    covers.set_result(compile_role.handle(request))
+    message, ranked = pool.take("rank")[0]
+    ranked.set_result(compile_role.handle(message))
+    ((request, compiled),) = pool.take("group")
+    group = Group.of(from_json(message["rank"]), "g")
+    assert lab.compile(group, config_from_json(request["config"])).future is compiled
+    assert not pool.asked
 
 
 def test_a_kernel_that_does_not_compile_has_no_other_variant(pool):
