@@ -3,7 +3,8 @@
 Each is tuned by `fusionplan.tune` in one process and measured in another, which only loads the
 stored plan: the model itself, every mode of torch.compile and `fusionplan.load`, in turn, with
 inputs that are other tensors in every call, by the rule of `tuner.contest`. One process at a time
-for each GPU; with --at-once several are tuned side by side (see `at_once`).
+for each GPU; with --at-once several are tuned side by side (see `at_once`). A mode that breaks the
+device ends the process that measures; the case is measured again in a new one, without that mode.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -28,22 +30,34 @@ from ..planner.lowerings.registry import WHOLE, lowering_of
 from ..tuner.capture.capture_model import CallArguments
 from ..tuner.capture.rotating_inputs import RotatingInputs
 from ..tuner.decision.baselines import EAGER, Baselines, model_baselines, through
-from ..tuner.measure.contest import Ring, Rules
+from ..tuner.measure.contest import Ring, Rules, TurnCall
 from ..tuner.measure.host_caches import cooler
+from ..tuner.measure.lost_device import why_lost
 from ..tuner.measure.timing import stopwatch_for
-from .at_once import THREADS, AtOnce, visible_gpus, wait_for_the_others
+from .at_once import READY, THREADS, AtOnce, visible_gpus, wait_for_the_others
 from .measure import Notes, machine
 from .real_models import FUNCTIONS, REAL, RealCase
 from .run import commit
+from .surviving import begin_again
 
 OURS = "fusionplan"
 DTYPE = torch.bfloat16
+
+BROKEN = 70
+"""The exit code of a process for which a mode has broken the device."""
+
+CONTEST = "the contest"
+
+FIRST = Rules(least=3, budget_s=0.2)
+"""For the times of a way by itself, which stand if the process is ended before the contest."""
 
 
 @dataclass(slots=True)
 class Real:
     """One case. seconds: cold and busy, by way. errors: of each way from eager, relative root mean
-    square. phases: of the tune, in seconds."""
+    square. phases: of the tune, in seconds. left_out: why a mode is not measured, where it broke
+    the device. under_way: the way that was compiled when this was written, or the contest; the
+    seconds are then of ways timed by themselves."""
 
     name: str
     tune_s: float = 0.0
@@ -54,6 +68,8 @@ class Real:
     notes: list[str] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
     problem: str = ""
+    left_out: dict[str, str] = field(default_factory=dict)
+    under_way: str = ""
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -68,9 +84,11 @@ class Real:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: done; 1: a case failed; 2: usage."""
     options = _parser().parse_args(arguments)
-    if options.tune or options.measure:
-        _child(options)
+    if options.tune:
+        _tune(options)
         return 0
+    if options.measure:
+        return _survive(options)
     names = [n for n in (*REAL, *FUNCTIONS) if _is_asked(n, options)]
     names.sort(key=_compiles_quickly)
     until = time.monotonic() + options.limit
@@ -117,8 +135,7 @@ def _command(step: str, name: str, options: argparse.Namespace) -> list[str]:
 
 def _read(name: str, folder: Path) -> Real:
     """What its processes have noted so far."""
-    into = _into(folder, name)
-    return Real(**json.loads(into.read_text())) if into.exists() else Real(name)
+    return _noted(name, _into(folder, name))
 
 
 def _into(folder: Path, name: str) -> Path:
@@ -164,19 +181,53 @@ def _threads(name: str) -> int:
     return 1 if _compiles_quickly(name) else THREADS
 
 
-def _child(options: argparse.Namespace) -> None:
-    name = options.tune or options.measure
-    real = Real(name)
-    if options.into.exists():
-        real = Real(**json.loads(options.into.read_text()))
-    model, inputs = made((REAL | FUNCTIONS)[name]())
-    if options.tune:
-        tuned(real, model, inputs, options)
-    else:
-        case = prepared(real, model, inputs, options)
-        with wait_for_the_others():
-            compared(case, options.budget)
-    options.into.write_text(json.dumps(asdict(real)))
+def _tune(options: argparse.Namespace) -> None:
+    real = _noted(options.tune, options.into)
+    tuned(real, *made((REAL | FUNCTIONS)[real.name]()), options)
+    _write(real, options.into)
+
+
+def _survive(options: argparse.Namespace) -> int:
+    """Measures in a child process, and in another one without the mode that has ended the first."""
+    name, into = options.measure, options.into
+    real = _noted(name, into)
+    real.left_out, real.under_way = {}, ""
+    _write(real, into)
+
+    def is_left_out(code: int) -> bool:
+        real = _noted(name, into)
+        way = real.under_way
+        why = real.left_out.get(way, f"its process ended with {code}")
+        print(f"{name}: {way or 'nothing'} is not measured: {why}", file=sys.stderr)
+        if way not in MODES:
+            return False
+        real.left_out[way] = why
+        _write(real, into)
+        return True
+
+    code = begin_again(is_left_out)
+    if code is None:
+        _measure(options)
+    return code or 0
+
+
+def _measure(options: argparse.Namespace) -> None:
+    real = _noted(options.measure, options.into)
+    case = prepared(real, *made((REAL | FUNCTIONS)[real.name]()), options)
+    with wait_for_the_others():
+        compared(case, options.budget)
+    _write(real, options.into)
+
+
+def _noted(name: str, into: Path) -> Real:
+    return Real(**json.loads(into.read_text())) if into.exists() else Real(name)
+
+
+def _write(real: Real, into: Path) -> None:
+    """Whole, or not at all: the process may be killed meanwhile."""
+    new = into.with_suffix(".new")
+    new.write_text(json.dumps(asdict(real)))
+    new.replace(into)
 
 
 def made(case: RealCase) -> tuple[torch.nn.Module, dict[str, Any]]:
@@ -250,14 +301,56 @@ def prepared(
     turns = RotatingInputs.of(CallArguments((), inputs), static)
     device = next(iter(inputs.values())).device
     fast = load(model, store=options.store)
-    given = model_baselines(model, turns, MODES)
-    baselines = Baselines(given, notes := Notes())
-    ours = Baselines({OURS: through(fast, turns)}, notes)
-    ours.warm()
-    baselines.warm()
-    calls = {**ours.ready, **baselines.ready}
+    given = {OURS: through(fast, turns), **model_baselines(model, turns, MODES)}
+    notes = Notes()
+    notes.kept += [f"{mode} is not compared: {why}" for mode, why in real.left_out.items()]
+    real.seconds = {}
+    calls: dict[str, TurnCall] = {}
+    for name, call in given.items():
+        if name in real.left_out:
+            continue
+        real.under_way = name
+        _write(real, options.into)
+        way = Baselines({name: _Guarded(name, call, real, options.into, device)}, notes)
+        way.warm()
+        if name in way.ready:
+            calls[name] = call
+            _time_alone(real, name, call, Ring(stopwatch_for(device), turns, FIRST, cooler(device)))
+    real.under_way = CONTEST
+    _write(real, options.into)
     real.errors = _errors(calls)
     return PreparedCase(real, fast, turns, calls, notes.kept, device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """First calls of a way: where one breaks the device, the process ends, and says why."""
+
+    name: str
+    call: TurnCall
+    real: Real
+    into: Path
+    device: torch.device
+
+    def __call__(self, turn: int) -> object:
+        try:
+            result = self.call(turn)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+        except Exception:
+            if (why := why_lost(self.device)) is None:
+                raise
+            self.real.left_out[self.name] = f"it breaks the device: {why}"
+            _write(self.real, self.into)
+            os._exit(BROKEN)  # Nothing that still waits for the device can be ended in order.
+        return result
+
+
+def _time_alone(real: Real, name: str, call: TurnCall, ring: Ring) -> None:
+    if READY in os.environ:
+        return  # Others compile and time on the same GPU.
+    (found,) = ring.contest({name: call}).contestants
+    real.seconds[name] = found.cold_s, found.busy_s
 
 
 def compared(case: PreparedCase, budget_s: float) -> None:
@@ -273,6 +366,7 @@ def compared(case: PreparedCase, budget_s: float) -> None:
     real.kept += ", CUDA graph" * any(plan.cudagraph for plan in running)
     real.kernels = sum(runner.kernels_per_call for runner in executors(case.fast))
     real.notes += [*case.notes, str(machine(device))]
+    real.under_way = ""
 
 
 def _errors(calls: dict[str, Any]) -> dict[str, float]:
@@ -312,7 +406,9 @@ def row(real: Real) -> str:
     cold, busy = real.ratios
     error = f"{real.errors.get(OURS, math.nan):.1e}"
     cells = [real.name, *times, f"{cold:.3f} / {busy:.3f}", f"{real.tune_s:.0f}", real.kept]
-    return f"| {' | '.join([*cells, str(real.kernels), error, real.problem])} |"
+    ended = f"ended in {real.under_way}; each way by itself" if real.under_way else ""
+    problem = "; ".join(filter(None, (real.problem, ended)))
+    return f"| {' | '.join([*cells, str(real.kernels), error, problem])} |"
 
 
 def markdown(found: Sequence[Real]) -> str:

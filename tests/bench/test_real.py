@@ -1,0 +1,79 @@
+"""Models by all ways, measured in a process that a mode may end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from compiling import forked
+from fusionplan.bench.real import CONTEST, Real, row
+from fusionplan.tuner.workers.processes import import_path
+
+STORES = ("none", "dies")
+_MEASURED = (
+    f"STORES = {STORES}"
+    + """
+import os, signal, sys
+import torch
+from fusionplan.bench import real
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+def dies(turn=0, **given):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def breaks(turn):
+    real.why_lost = lambda device: "an illegal memory access"
+    raise RuntimeError("of another kernel")
+
+def fails(turn):
+    raise ValueError("only this mode")
+
+def ways(model, turns, modes):
+    eager = real.through(model, turns)
+    given = {"default": fails, "reduce-overhead": dies, "max-autotune-no-cudagraphs": breaks}
+    return {"eager": eager, **given, "max-autotune": eager}
+
+real.REAL["doubled"] = lambda: (Doubled(), {"x": torch.ones(2, 3)})
+real.load = lambda model, store: dies if store == "dies" else model
+real.plans = lambda model: []
+real.executors = lambda model: []
+real.why_lost = lambda device: None
+real.model_baselines = ways
+first, codes = os.getpid(), []
+for store in STORES:
+    given = ["--measure", "doubled", "--into", sys.argv[1] + store, "--store", store]
+    codes.append(real.main([*given, "--budget", "0.01"]))
+    if os.getpid() != first:
+        raise SystemExit(codes[-1])
+print(codes)
+"""
+)
+
+
+@pytest.mark.process
+def test_a_mode_that_ends_the_process_is_left_out(tmp_path: Path):
+    script, into = tmp_path / "measured.py", tmp_path / "doubled"
+    script.write_text(_MEASURED)
+    done = forked([str(script), str(into)], variables={"PYTHONPATH": import_path()})
+    assert done.stdout == "[0, 137]\n", done.stderr
+    found, ours = (Real(**json.loads(Path(f"{into}{store}").read_text())) for store in STORES)
+    assert list(found.seconds) == ["fusionplan", "eager", "max-autotune"]
+    assert set(found.errors) == set(found.seconds)
+    assert found.left_out == {
+        "reduce-overhead": "its process ended with -9",
+        "max-autotune-no-cudagraphs": "it breaks the device: an illegal memory access",
+    }
+    assert any("only this mode" in note for note in found.notes)
+    assert not found.under_way
+    assert (ours.under_way, ours.left_out) == ("fusionplan", {}), "ours is never left out"
+    assert "fusionplan is not measured" in done.stderr
+
+
+def test_times_from_before_the_contest_say_so():
+    found = Real("doubled", seconds={"eager": (2e-6, 1e-6)}, under_way=CONTEST)
+    assert "| 2.0 / 1.0 |" in row(found)
+    assert row(found).endswith("ended in the contest; each way by itself |")
