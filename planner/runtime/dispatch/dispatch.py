@@ -36,7 +36,13 @@ from ...versions import versions
 from ..cuda_graphs.step import WATCH
 from ..phases import phase, told
 from .compile_inputs import Given, device_of, has_no_numbers, matching, with_tensors
-from .frames import COUNTS, drop_guards_of_hooks, guard_forward_mode, leave_frame_alone
+from .frames import (
+    COUNTS,
+    drop_guards_of_hooks,
+    guard_forward_mode,
+    guard_frozen,
+    leave_frame_alone,
+)
 from .leaving import DYNAMOS, NoPlan, RunsWhole
 from .opened_before import OpenedBefore
 from .pass_through import PassThrough, passes_through, without_wrapper
@@ -139,6 +145,7 @@ class Dispatcher(PlanRunners):
         """What `opened` gives, and where that cannot be the graph as a whole."""
         COUNTS.graphs += 1
         COUNTS.given += 1
+        guard_frozen(inputs)
         try:
             if guard_forward_mode() or writes_overlap(gm) or has_no_numbers(inputs):
                 raise RunsWhole(AS_EAGER)

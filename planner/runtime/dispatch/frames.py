@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import Guard, TracingContext
 from torch.autograd import forward_ad
+from torch.torch_version import TorchVersion
 
 from .calls import MOST, kind_of_call
 from .signatures import signature
@@ -217,6 +219,32 @@ def guard_forward_mode() -> bool:
 
 
 _FORWARD_MODE = Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL)
+
+
+def guard_frozen(inputs: Sequence[Any]) -> None:
+    """To be called by a back end while Dynamo compiles a frame. Dynamo compiles again where a
+    parameter that has no gradient now is to have one later: before torch 2.13 it does not ask, as
+    long as the dictionary that holds the parameter is the same."""
+    context = TracingContext.try_get()
+    parameters = [x for x in inputs if isinstance(x, torch.nn.Parameter)]
+    frozen = [weakref.ref(x) for x in parameters if not x.requires_grad]
+    if context is None or not frozen or not _ASKS_NOT or not torch.is_grad_enabled():
+        return
+
+    def are_frozen(_: object) -> bool:
+        for each in frozen:
+            if (parameter := each()) is not None and parameter.requires_grad:
+                return False
+        return True
+
+    def ask(builder: Any, guard: Guard) -> None:
+        said = [f"{len(frozen)} parameters have no gradient"]
+        builder.guard_manager.root.add_lambda_guard(are_frozen, said, guard.user_stack)
+
+    context.guards_context.dynamo_guards.add(Guard(GlobalStateSource(), ask))
+
+
+_ASKS_NOT = TorchVersion(torch.__version__) < TorchVersion("2.13")
 
 
 def _is_of_an_input(guard: Any) -> bool:
