@@ -7,6 +7,9 @@ its capture is as slow as ever.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +21,9 @@ def quicken() -> None:
     _measure_no_compilation()
     _print_no_graphs()
     _keep_states_of_no_generator()
-    _seed_no_gpu()
+    _seed_no_device()
+    _remember_no_stacks()
+    _patch_no_modules()
 
 
 def _of(module: str, *names: str) -> Any:
@@ -70,8 +75,43 @@ def _keep_states_of_no_generator() -> None:
     rng.PhiloxState.reset = reset
 
 
-def _seed_no_gpu() -> None:
-    """Without a GPU each seed is kept for the day when there is one, with the stack of its
-    caller."""
-    if not torch.cuda.is_available():
-        torch.cuda.manual_seed_all = lambda seed: None
+def _seed_no_device() -> None:
+    """Where there is no device of a kind, each seed is kept for the day when there is one, with the
+    stack of its caller."""
+    for kind in (torch.cuda, torch.xpu, torch.mtia):
+        if hasattr(kind, "manual_seed_all") and not kind.is_available():
+            kind.manual_seed_all = lambda seed: None
+
+
+def _remember_no_stacks() -> None:
+    """A mode of fake tensors keeps the stack of who made it, to tell of two that are mixed."""
+    if fakes := _of("torch._subclasses.fake_tensor", "traceback"):
+        fakes.traceback = SimpleNamespace(extract_stack=list, format_list=lambda _: [])
+
+
+def _patch_no_modules() -> None:
+    """While a function is traced, `torch.nn.Module` calls and looks up by functions of the tracer,
+    of which this one does nothing; that is told to each of some thousand classes of modules."""
+    tracing = _of("torch.fx._symbolic_trace", "_new_patcher", "CURRENT_PATCHER")
+    proxies = _of("torch.fx.experimental.proxy_tensor", "dispatch_trace", "PythonKeyTracer")
+    if tracing is None or proxies is None:
+        return
+    trace: Callable[..., Any] = proxies.dispatch_trace
+    make: Callable[[], Any] = tracing._new_patcher
+    plain: list[bool] = []  # whether the trace that begins is one
+
+    def dispatch_trace(root: Any, tracer: Any, *more: Any, **named: Any) -> Any:
+        is_outermost = tracing.CURRENT_PATCHER is None
+        plain[:] = [is_outermost and type(tracer) is proxies.PythonKeyTracer]
+        return trace(root, tracer, *more, **named)
+
+    @contextmanager
+    def new_patcher() -> Iterator[Any]:
+        leaves_modules, plain[:] = any(plain), []
+        with make() as patcher:
+            if leaves_modules:
+                patcher.patch_method = lambda *_, **__: None
+            yield patcher
+
+    proxies.dispatch_trace = dispatch_trace
+    tracing._new_patcher = new_patcher

@@ -287,12 +287,24 @@ def _rewrite_once() -> None:
 def _rewritten(rewriter: Any, lines: list[str]) -> CodeType:
     """The statement that defines a function as the interpreter runs it. lines: of its file."""
     code = rewriter.fn.__code__
-    lines = inspect.getblock(lines[code.co_firstlineno - 1 :])
+    lines = _block(lines[code.co_firstlineno - 1 :])
     rewriter.filename, rewriter.def_lineno = code.co_filename, rewriter._find_def(lines)
     rewriter.def_file_lineno = code.co_firstlineno + rewriter.def_lineno - 1
     tree = rewriter._transform_ast(rewriter._prepare_source(lines))
     made: CodeType = compile(tree, code.co_filename, "exec")
     return made
+
+
+def _block(lines: list[str]) -> list[str]:
+    """The first of these lines, which are a function. `inspect` would read them token by token."""
+    begun = lines[0].startswith("def ")
+    for number, line in enumerate(lines[1:], 1):
+        if lines[0][0].isspace() or '"""' in line or "'''" in line:
+            return inspect.getblock(lines)
+        if begun and line[0] not in " )#\n":
+            return lines[:number]
+        begun |= line.startswith("def ")
+    return lines
 
 
 def _patch_once_a_launch() -> None:
