@@ -55,10 +55,13 @@ gc.disable()
 LONGEST = (
     "test_conformance.py",
     "test_models.py",
+    "test_spread.py",
     "test_gradients.py",
     "test_whole.py",
     "test_machine_code.py",
     "test_hostile.py",
+    "test_plans.py",
+    "test_one_query.py",
     "test_ray_cluster.py",
     "test_saving.py",
     "test_compile.py",
@@ -82,6 +85,11 @@ LONGEST = (
     "test_overlapping.py",
     "test_start.py",
     "test_faults.py",
+    "test_row_lengths.py",
+    "test_static_cache.py",
+    "test_full_disk.py",
+    "test_varying_rows.py",
+    "test_sums_behind_products.py",
 )
 """Files of few tests that take from five seconds to a minute. They come first: a process that began
 one of them last would keep the others waiting. `scripts/test` leaves files in this order."""
