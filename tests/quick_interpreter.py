@@ -33,6 +33,7 @@ def quicken() -> None:
     _patch_once_a_launch()
     _sum_in_steps()
     _overflow_in_silence()
+    _index_by_one_element()
 
 
 def _leave_out_unread_checks() -> None:
@@ -394,3 +395,17 @@ def _overflow_in_silence() -> None:
             return launch(self, *given, **named)
 
     interpreter.GridExecutor.__call__ = launched
+
+
+def _index_by_one_element() -> None:
+    """Where a loop begins at the number of its program, Triton 3.6 makes an int of an array of one
+    element, which NumPy 2.4 does not."""
+    patch = getattr(interpreter, "_patch_lang_tensor", None)
+    if patch is None or not hasattr(interpreter, "_LangPatchScope"):
+        return
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
