@@ -1,4 +1,4 @@
-"""Kernel text to machine code, with or without a GPU, and what the machine code uses.
+"""Kernel text to machine code, with or without a GPU.
 
 The text is always freshly generated, never read from a store. Triton reads a kernel's source
 through `inspect`, so each text is registered in `linecache` under a name made from its digest.
@@ -11,8 +11,6 @@ import json
 import linecache
 import logging
 import re
-import subprocess
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -51,6 +49,7 @@ from .left_operands import misread
 from .pipeline_races import overwritten
 from .quad_lanes import misplaced
 from .residency import MAY_SPILL, fewer_registers
+from .resources import KernelResources, ToolFailed, used_by
 from .thread_locality import passes_for
 from .wgmma_waits import awaited
 
@@ -67,8 +66,6 @@ _LONE = 132
 """Programs of which each has an SM of an H100 for itself. Of 23 kernels of so few timed on one 8
 took 0.2 to 0.86 of the time when ptxas was told, and no other but one of 32 ms more than 1.04; of
 71 of more programs 8 took 0.72 to 0.96, and others up to 1.4."""
-
-_SECTION = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 
 
 class CompileFailed(FusionplanError):
@@ -87,17 +84,6 @@ class Target:
     backend: str = "cuda"
     capability: int = 90
     warp_size: int = 32
-
-
-@dataclass(frozen=True, slots=True)
-class KernelResources:
-    """registers: per thread. spill_bytes: local memory per thread, the stack included.
-    shared_bytes: per block, static and dynamic. cubin_bytes: size of the machine code."""
-
-    registers: int
-    spill_bytes: int
-    shared_bytes: int
-    cubin_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,47 +475,15 @@ def _independent(source: KernelSource) -> KernelSource:
 
 
 def resources(compiled: Compiled) -> KernelResources:
-    """The registers and memory that the machine code uses, read from its own resource section
-    (needs no GPU)."""
+    """The registers and memory that the machine code uses. Raises CompileFailed."""
     return _resources(compiled.source, compiled.kernel)
 
 
 def _resources(source: KernelSource, kernel: Any) -> KernelResources:
-    cubin: bytes = kernel.asm["cubin"]
-    found = {k: int(v) for k, v in _SECTION.findall(_usage(cubin))}
-    if "REG" not in found:
+    try:
+        found = used_by(kernel.asm["cubin"], int(kernel.metadata.shared))
+    except ToolFailed as error:
+        raise CompileFailed(str(error), error.transient) from error
+    if found is None:
         raise CompileFailed(f"kernel {source.name}: no resource section in its cubin")
-    shared = max(int(kernel.metadata.shared), found.get("SHARED", 0))
-    spill = found.get("STACK", 0) + found.get("LOCAL", 0)
-    return KernelResources(found["REG"], spill, shared, len(cubin))
-
-
-def _cuobjdump() -> str:
-    """Triton's own, or TRITON_CUOBJDUMP_PATH. Raises CompileFailed where there is none."""
-    try:
-        return str(knobs.nvidia.cuobjdump.path)
-    except RuntimeError as error:
-        raise CompileFailed(f"cuobjdump does not run: {error}") from error
-
-
-_USED: dict[bytes, str] = {}
-
-
-def _usage(cubin: bytes) -> str:
-    """What cuobjdump says of the same machine code, once in a process."""
-    digest = hashlib.sha256(cubin).digest()
-    if digest not in _USED:
-        _USED[digest] = _dumped(cubin)
-    return _USED[digest]
-
-
-def _dumped(cubin: bytes) -> str:
-    try:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(cubin)
-            file.flush()
-            command = [_cuobjdump(), "--dump-resource-usage", file.name]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileFailed(f"cuobjdump does not run: {error}", transient=True) from error
-    return done.stdout
+    return found

@@ -24,7 +24,6 @@ from fusionplan.planner.runtime.machine_code.compile import (
     CompileFailed,
     Target,
     _built,
-    _cuobjdump,
     _resources,
     compile_kernel,
     interpreted,
@@ -33,6 +32,7 @@ from fusionplan.planner.runtime.machine_code.compile import (
 )
 from fusionplan.planner.runtime.machine_code.compile_ahead import missing, side_by_side
 from fusionplan.planner.runtime.machine_code.launch import Launcher
+from fusionplan.planner.runtime.machine_code.resources import cuobjdump
 from fusionplan.planner.space.space import space_of
 from oracle import whole_group
 from triton import knobs
@@ -396,7 +396,7 @@ def machine_code(kernel):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [_cuobjdump(), "-sass", file.name]
+        command = [cuobjdump(), "-sass", file.name]
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [(int(a, 16), b) for a, b in re.findall(r"/\*([0-9a-f]{4})\*/\s+(.*?);", listing)]
 

@@ -15,7 +15,6 @@ from fusionplan.planner.codegen.source import Scalar
 from fusionplan.planner.runtime.machine_code import compile as compiling
 from fusionplan.planner.runtime.machine_code.compile import (
     CompileFailed,
-    KernelResources,
     Target,
     _mended,
     code_key_of,
@@ -25,9 +24,12 @@ from fusionplan.planner.runtime.machine_code.compile import (
 )
 from fusionplan.planner.runtime.machine_code.compile_ahead import side_by_side
 from fusionplan.planner.runtime.machine_code.residency import fewer_registers
+from fusionplan.planner.runtime.machine_code.resources import KernelResources
 from fusionplan.planner.runtime.machine_code.wgmma_waits import awaited
 from triton import knobs
 from triton.runtime.errors import PTXASError
+
+READER = "fusionplan.planner.runtime.machine_code.resources"
 
 HAZARD = """$L__BB0_1:
 \tselp.b32 %r1, 0, %r8, %p3;
@@ -166,7 +168,7 @@ def test_the_compiler_is_told_at_its_first_run(kernel, monkeypatch):
 @pytest.mark.parametrize("missing", ["tool", "folder"])
 def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
     if missing == "tool":
-        monkeypatch.setattr(compiling, "_cuobjdump", lambda: "/nowhere/cuobjdump")
+        monkeypatch.setattr(f"{READER}.cuobjdump", lambda: "/nowhere/cuobjdump")
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     made = SimpleNamespace(asm={"cubin": missing.encode()}, metadata=SimpleNamespace(shared=0))
