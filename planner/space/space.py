@@ -12,8 +12,7 @@ from ..config import NATURAL, Config, Layout
 from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
 from ..costs.meeting import meets_in_turns
-from ..costs.tile_cache import once, placed
-from ..costs.work import shared_bytes
+from ..costs.tile_cache import placed
 from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
 from ..graph.graph import Graph
@@ -23,9 +22,6 @@ from ..nests.linear_forms import TileAxis
 from ..nests.nest import Nest
 from ..tiles.blocks import power_of_two
 from ..tiles.passes.assign_programs import tiles_in_all
-from ..tiles.passes.choose_access import has_described_access
-from ..tiles.passes.split_epilogue import refuse_without_mma
-from ..tiles.program import TileProgram
 from ..values.values import Fold
 from .dimensions import (
     DOT_STAGES,
@@ -39,7 +35,8 @@ from .dimensions import (
     ParameterValue,
     dimensions_of,
 )
-from .layouts import LARGEST_TILE, schedules_of
+from .layouts import schedules_of
+from .limits import beyond, too_large
 from .neighbours import beside, in_step, traded
 from .points import (
     dot_sides,
@@ -51,7 +48,6 @@ from .points import (
 
 _Judged = tuple[Config, Cost]
 
-_MOST_PER_THREAD = 128
 MOST_SPILLED = 512  # Bytes a thread, from which a kernel is hopeless.
 _ENUMERATED = 3000
 _LOOKED_AT = 48  # Configs from the best of which one is looked for without measuring,
@@ -64,7 +60,6 @@ _STREAM_WARPS = (4, 8, 16)  # Of those where rows are multiplied without an mma.
 _TRIED = 32  # Points of a later kernel of a split that the model compares,
 _VARIED = 3  # the best of them that are tried with the first kernel's
 _FIRST = 40  # first points.
-_RESERVED = 5 * 1024  # Bytes of shared memory for barriers, and what the driver takes.
 _HOPELESS = 2.0  # Times the seconds of a usual config: the model errs by less.
 _CATCHES_UP = 0.8  # Of the seconds, what a step leaves of a layout that is so far behind.
 _NEAR = 1.7  # Times the seconds of the best: classes of configs beyond are not seeds.
@@ -149,18 +144,12 @@ class Space:
         if layout not in self.schedules:
             known = self.refusals.get(layout)
             return known or Refusal("layout", f"the group has no layout {layout.name}")
-        kernels = self.schedules[layout].kernels
+        nests = [kernel.nest for kernel in self.schedules[layout].kernels]
         try:
-            for kernel in kernels:
-                refusal = _hopeless(kernel.nest, config, self.device)
-                if refusal is not None:
-                    return refusal
-            if config.access == "descriptor" and not any(
-                _has_described_access(placed(kernel.nest, config)) for kernel in kernels
-            ):
-                return Refusal("descriptor", "no access is a block that a descriptor can copy")
-            refuse_without_mma(placed(kernels[0].nest, config), config.subtiles)
-            costs = [self._estimated(kernel.nest, config) for kernel in kernels]
+            refusal = beyond(nests, config, self.device)
+            if refusal is not None:
+                return refusal
+            costs = [self._estimated(nest, config) for nest in nests]
         except Refused as refused:
             return refused.refusal
         cost = total(costs)
@@ -421,7 +410,7 @@ class Space:
             found: list[tuple[float, dict[str, ParameterValue]]] = []
             for blocks in usual:
                 config = Config(tuple(blocks.items()), num_warps=warps, num_stages=1)
-                refused = tried > 1 and _hopeless(nest, config, self.device)
+                refused = tried > 1 and too_large(nest, config, self.device)
                 if not refused:
                     seconds = estimate(nest, config, self.device).seconds if tried > 1 else 0.0
                     found.append((seconds, dict(blocks)))
@@ -502,26 +491,3 @@ def space_of(group: Graph, device: DeviceProfile) -> Space | Refusal:
 
 def _tiled(schedule: Schedule) -> list[TileAxis]:
     return [a for kernel in schedule.kernels for a in loose(kernel.nest)]
-
-
-@once
-def _has_described_access(program: TileProgram) -> bool:
-    return has_described_access(program)
-
-
-@once
-def _largest_tile(program: TileProgram) -> int:
-    return program.largest_tile()
-
-
-def _hopeless(nest: Nest, config: Config, device: DeviceProfile) -> Refusal | None:
-    tile = _largest_tile(placed(nest, config))
-    if tile > LARGEST_TILE:
-        return Refusal("tile", f"a tile of {tile} elements is over {LARGEST_TILE}")
-    each = tile / (32 * config.num_warps)
-    if each > _MOST_PER_THREAD:
-        return Refusal("tile", f"{each:.0f} elements a thread are over {_MOST_PER_THREAD}")
-    shared = shared_bytes(nest, config)
-    if shared > device.shared_per_sm - _RESERVED:
-        return Refusal("shared", f"{shared} bytes of shared memory are more than an SM has")
-    return None
