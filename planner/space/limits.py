@@ -1,4 +1,4 @@
-"""Which configs of a kernel never reach the compiler, whatever they would cost.
+"""Limits of a kernel: configs beyond them never reach the compiler, whatever they would cost.
 
 Their tiles are too large for threads or for shared memory, or they name a way to run that the
 kernel has no use for.

@@ -1,4 +1,4 @@
-"""What machine code takes of the device, as cuobjdump reads it from the code, without a GPU."""
+"""Registers and memory of machine code, as cuobjdump reads them from it, without a GPU."""
 
 from __future__ import annotations
 
