@@ -8,6 +8,7 @@ import enum
 import functools
 import gc
 from collections import OrderedDict, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -358,3 +359,19 @@ def sizes_zero_and_one_among_others(w: World) -> None:
     for rows, columns in ((3, 5), (0, 5), (1, 1), (1, 7), (2, 1), (17, 3), (0, 1)):
         x = w.numbers(rows, columns)
         same(mine(x), function(x))
+
+
+@scenario
+def a_model_is_edited_between_steps(w: World) -> None:
+    edits: list[Callable[[Any], object]] = [
+        lambda m: setattr(m[1], "eps", 1.0),
+        lambda m: setattr(m[2], "weight", m[0].weight),
+        lambda m: setattr(m[0], "bias", None),
+    ]
+    models = twins(w, lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)))
+    calls = (w.compile(models[0]), models[1])
+    alike(w, models, calls, w.numbers(5, 8))
+    for edit in edits:
+        for model in models:
+            edit(model)
+        alike(w, models, calls, w.numbers(5, 8))
