@@ -12,7 +12,7 @@ from .bitsets import bits, bitset
 from .config import LOOP, Config, branches
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
-from .costs.least import least
+from .costs.least import least, least_of_whole
 from .covers.cover import cut_edges
 from .covers.pricing import called_s
 from .errors import PlanError, Refusal, Refused
@@ -80,7 +80,7 @@ def explain_plan(
         work.boundaries(only),
         plan.chosen,
         _sizes(graph, plan),
-        least(graph, device),
+        least_of_whole(graph, device),
     )
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from ..db import Store
 from ..planner.costs.device import DeviceProfile
-from ..planner.costs.least import least
+from ..planner.costs.least import least_of_whole
 from ..planner.explain_plan import explain_plan
 from ..planner.explanation import Measured
 from ..planner.graph.graph import Graph
@@ -65,7 +65,7 @@ def _graph(subject: Subject, device: DeviceProfile, store: Store | None) -> Grap
     flow = Flow.of(graph, plan, explanation, device)
     searches = _searches(graph, plan, device, store)
     made = tuple(_searched(step, plan, searches) for step in steps(flow, explanation))
-    whole, way = least(graph, device), whole_way(plan, graph)
+    whole, way = least_of_whole(graph, device), whole_way(plan, graph)
     apart_bytes, apart_s = apart(graph, device)
     plan_bytes = sum(step.hbm_bytes for step in made)
     return GraphReport(

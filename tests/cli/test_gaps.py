@@ -3,7 +3,7 @@
 import pytest
 from fusionplan.cli.gaps import gaps, gaps_table, least_line
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.costs.least import least
+from fusionplan.planner.costs.least import least_of_whole
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.explain_plan import explain_plan
 from fusionplan.planner.graph.parse import parse
@@ -28,7 +28,7 @@ return %4
 
 
 def test_least_of_a_convolution():
-    found = least(parse(CONVOLUTION), H200)
+    found = least_of_whole(parse(CONVOLUTION), H200)
     assert found.flops == 2.0 * (8 * 128 * 56 * 56) * (64 * 3 * 3)
     assert found.products_s == pytest.approx(found.flops / (H200.tensor_flops * H200.vendor))
     assert found.nbytes == 2 * (8 * 64 * 56 * 56 + 128 * 64 * 9 + 8 * 128 * 56 * 56)
@@ -37,7 +37,7 @@ def test_least_of_a_convolution():
 def test_the_largest_gap_comes_first():
     graph = parse(LAYERS)
     explanation = explain_plan(graph, modelled_plan(graph, H200), H200)
-    assert explanation.least == least(graph, H200)
+    assert explanation.least == least_of_whole(graph, H200)
     assert least_line(explanation).startswith("the device needs at least ")
     found = gaps(explanation)
     assert sum(gap.times for gap in found) == len(explanation.groups) + len(explanation.alone)
