@@ -97,11 +97,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     program, multiplying = placed(nest, config), scheduled(nest, config)
     grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
     programs, started = grid.tiles, grid.programs
-    ahead = bool(nest.contractions) and config.num_stages > 1
-    walks = config.programs > 0
-    registers, spills = pressure(
-        multiplying, config.num_warps, ahead, walks, config.access == "descriptor"
-    )
+    registers, spills = _pressure(nest, config)
     shared = shared_bytes(nest, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
     if config.programs:
@@ -143,6 +139,20 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         turn_waits=waits_in_turn(program, begun),
         products=matrix.products_of(multiplying, config, programs, spills),
         launches=1 + _copies_rows(program),
+    )
+
+
+def spill_bytes(nest: Nest, config: Config) -> int:
+    """Bytes that a thread of one launch would spill. Raises Refused when the config does not fit
+    the nest."""
+    return _pressure(nest, config)[1]
+
+
+def _pressure(nest: Nest, config: Config) -> tuple[int, int]:
+    ahead = bool(nest.contractions) and config.num_stages > 1
+    described = config.access == "descriptor"
+    return pressure(
+        scheduled(nest, config), config.num_warps, ahead, config.programs > 0, described
     )
 
 

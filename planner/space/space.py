@@ -13,6 +13,7 @@ from ..costs.cost import Cost, estimate, floor_s, total
 from ..costs.device import DeviceProfile
 from ..costs.meeting import meets_in_turns
 from ..costs.tile_cache import placed
+from ..costs.work import spill_bytes
 from ..errors import Refusal, Refused
 from ..graph.dtypes import itemsize
 from ..graph.graph import Graph
@@ -149,12 +150,13 @@ class Space:
             refusal = beyond(nests, config, self.device)
             if refusal is not None:
                 return refusal
-            costs = [self._estimated(nest, config) for nest in nests]
+            # Known before the rest of a cost, which takes longer to work out.
+            spilled = max(spill_bytes(nest, config) for nest in nests)
+            if spilled > MOST_SPILLED:
+                return Refusal("spills", f"about {spilled} bytes a thread would spill")
+            cost = total([self._estimated(nest, config) for nest in nests])
         except Refused as refused:
             return refused.refusal
-        cost = total(costs)
-        if cost.spill_bytes > MOST_SPILLED:
-            return Refusal("spills", f"about {cost.spill_bytes} bytes a thread would spill")
         if cost.seconds > self.hopeless_s:
             return Refusal("slow", f"the cost model expects {cost.seconds * 1e6:.0f} us")
         return cost
