@@ -82,7 +82,8 @@ def captured(name: str) -> Iterator[tuple[str, Graph]]:
 
 def measured(name: str, graph: Graph) -> Planned | None:
     """A graph, planned in a process of its own; None where that was ended or failed."""
-    # What a tune has imported anyway before it plans.
+    # What a tune has imported anyway before it plans, and what the first integer program imports.
+    import scipy.optimize  # noqa: F401
     import sympy  # noqa: F401
 
     return _forked(lambda: planned(name, graph))
