@@ -19,8 +19,8 @@ from .vendor_products import vendor_rate, vendor_s, vendor_work
 class Least:
     """The bound that the device cannot go below, by the model: every input that is needed as a
     whole is read once and every result written once at the device's bandwidth (bytes_s), all matrix
-    products and convolutions at the vendor's rate (products_s), one launch. seconds: the longer of
-    the two, and the launch."""
+    products and convolutions at the vendor's rate (products_s; of a whole graph what they pass on
+    counts too), one launch. seconds: the longer of the two, and the launch."""
 
     nbytes: int
     flops: float
@@ -42,8 +42,8 @@ def least(group: Graph, device: DeviceProfile) -> Least:
 
 def least_of_whole(graph: Graph, device: DeviceProfile) -> Least:
     """Of a whole graph, if each of its products and convolutions is a kernel, with all that is
-    between them a part of one: each takes its operations at the vendor's rate, which it sustains,
-    or `passed_bytes` at the bandwidth, whichever is longer."""
+    between them a part of one: each takes its operations at the vendor's rate, or `passed_bytes`
+    at the bandwidth, whichever is longer."""
     works = _works(graph, device)
     passed = passed_bytes(graph, tuple(works))
     seconds = {

@@ -37,7 +37,7 @@ def test_scores_of_attention_do_not_count():
     assert least_of_whole(graph, H200).bytes_s == least(graph, H200).bytes_s
 
 
-def test_products_between_memory_pay_for_it():
+def test_what_products_pass_on_counts():
     graph = parse(RESIDUAL)
     rows = 2 * 65536 * 64
     # The sum is read once, whatever of it other products made; the last result stays in a kernel.
