@@ -10,6 +10,8 @@ from contextlib import contextmanager
 _LOCK = threading.Lock()
 _WITHIN: list[bool] = []
 """For every block that is under way, whether the collector ran when the first of them began."""
+_FROZEN = threading.Event()
+"""Set where objects were kept from the collector when it was last asked."""
 
 
 @contextmanager
@@ -36,7 +38,10 @@ def paused(lasting: bool = False) -> Iterator[None]:
 
 def _count_as_old() -> None:
     """Puts all objects into the oldest generation, in no time. Who keeps objects from the collector
-    with `gc.freeze`, before a fork, is not disturbed."""
-    if not gc.get_freeze_count():
+    with `gc.freeze`, before a fork, is not disturbed, then or later: Python counts what is frozen
+    by looking at each, which takes a tenth of a second of a few millions."""
+    if not _FROZEN.is_set() and gc.get_freeze_count():
+        _FROZEN.set()
+    if not _FROZEN.is_set():
         gc.freeze()
         gc.unfreeze()

@@ -110,6 +110,24 @@ def test_what_the_user_has_frozen_stays_so() -> None:
     """)
 
 
+@pytest.mark.process
+def test_what_is_frozen_is_counted_once() -> None:
+    alone("""
+        counted = []
+        count = gc.get_freeze_count
+        gc.get_freeze_count = lambda: counted.append(count()) or counted[-1]
+        with paused(lasting=True):
+            pass
+        gc.freeze()
+        for _ in range(3):
+            with paused(lasting=True):
+                pass
+        assert counted[0] == 0
+        assert len(counted) == 2
+        assert count() > 0
+    """)
+
+
 def test_it_waits_while_a_name_of_the_package_is_imported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
