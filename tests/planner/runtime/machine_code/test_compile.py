@@ -195,12 +195,14 @@ def test_one_program_more_lies_on_an_sm(used, warps, shared, programs, told):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "spilled, text, kept", [(32, "tl.sum(", 1), (40, "tl.sum(", 0), (0, "", 0)]
+    "spilled, text, kept",
+    [(32, "tl.sum(", 1), (40, "tl.sum(", 0), (0, "", 0), (0, "gdc_wait() tl.sum(", 0)],
 )
 def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(
     kernel, monkeypatch, spilled, text, kept
 ):
-    """And reduces rows: of others none was timed."""
+    """And reduces rows: of others none was timed. One that waits for the kernel before keeps what
+    it has loaded."""
 
     def built(source, wanted, aligned, registers=None):
         return Kernel(asm={"ttgir": "", "ptx": str(registers)}, metadata_group={})
