@@ -17,7 +17,7 @@ import torch
 from ...db.store import Store
 from ...planner.costs.device import profile_of
 from ...planner.errors import DeviceError
-from ..workers.processes import import_path, worker_log
+from ..workers.processes import child_environment, worker_log
 
 END_S = 5.0
 """Seconds that a worker has to let go of what it is at, before it is killed."""
@@ -92,7 +92,7 @@ def local_workers(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": import_path(), **variables},
+                env=child_environment() | variables,
                 start_new_session=True,  # Ctrl-C is the tune's, which then ends its workers
             )
             started.append((gpu, process, log))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .fork_server import OWN_ENVIRONMENT, STREAMS, receive_message, send
-from .processes import Fork, Process, import_path, worker_log
+from .processes import Fork, Process, child_environment, worker_log
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Forks:
     def __init__(self) -> None:
         """Raises OSError where there can be no such process."""
         own, its = socket.socketpair()
-        environment = {**os.environ, **OWN_ENVIRONMENT, "PYTHONPATH": import_path()}
+        environment = child_environment() | OWN_ENVIRONMENT
         environment.pop("TRITON_INTERPRET", None)
         self._log = worker_log()
         with its:

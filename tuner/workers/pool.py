@@ -28,7 +28,7 @@ from typing import IO, Any, TypeAlias
 from ..trial.outcome import Crashed, TimedOut, TunerError
 from ..trial.wire import decode, encode
 from .pipes import LinePipe
-from .processes import Fork, Process, import_path, started, worker_log
+from .processes import Fork, Process, child_environment, started, worker_log
 
 START_LIMIT_S = 180.0
 """For imports and the device's context, on a loaded machine."""
@@ -320,7 +320,7 @@ class WorkerProcess:
         """Raises OSError when there can be no process."""
         if self._closing.is_set():
             return
-        environment: dict[str, str] = {**os.environ, "PYTHONPATH": import_path()}
+        environment = child_environment()
         for name, value in self._role.env.items():
             if value is None:
                 environment.pop(name, None)
