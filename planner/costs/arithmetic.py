@@ -102,15 +102,15 @@ def arithmetic_of(program: TileProgram, num_warps: int) -> Arithmetic:
             own += moved.count * blocks.elements(moved.access.axes)
         slots += own * (turns(moved.loops, blocks) * programs)
     found = Arithmetic(slots, sfu, div, libdevice)
-    for reduced, loops in items.reductions:
+    for reduced, loops, count in items.reductions:
         loop = loops[-1] if loops else None
         more = _of_reduction(program, reduced, loop)
-        found = found.plus(more, turns(loops, blocks) * programs)
+        found = found.plus(more, count * turns(loops, blocks) * programs)
         # What every lane adds to by itself is put together once, behind the loop.
         by_lane = loop is not None and loop.by_lane and reduced.carried
         once_for = loops[:-1] if by_lane else loops
         own = _exchange_slots(program, num_warps, reduced)
-        found = found.plus(Arithmetic(own), turns(once_for, blocks) * programs)
+        found = found.plus(Arithmetic(own), count * turns(once_for, blocks) * programs)
     for scan, loops in items.scans:
         own = _scan_slots(program, scan)
         found = found.plus(Arithmetic(own), turns(loops, blocks) * programs)
@@ -227,11 +227,12 @@ class _AlikeAccesses:
 
 
 class _Items(NamedTuple):
-    """The work that goes by elements alone; the loads and stores; the reductions."""
+    """The work that goes by elements alone; the loads and stores; the reductions, of those that are
+    alike one and their number."""
 
     plain: tuple[_Elements, ...]
     moved: tuple[_AlikeAccesses, ...]
-    reductions: tuple[tuple[TileReduction, Loops], ...]
+    reductions: tuple[tuple[TileReduction, Loops, int], ...]
     scans: tuple[tuple[TileScan, Loops], ...]
 
 
@@ -241,7 +242,7 @@ def _sorted_out(program: TileProgram) -> _Items:
     nest = program.nest
     plain: dict[tuple[frozenset[int], int], _Elements] = {}
     moved: dict[tuple[int, int], _AlikeAccesses] = {}
-    reductions: list[tuple[TileReduction, Loops]] = []
+    reductions: dict[object, list[tuple[TileReduction, Loops]]] = {}
     scans: list[tuple[TileScan, Loops]] = []
     number, repeats = classes(nest), repeated_loads(program)
     for each, loops in program.walk():
@@ -258,10 +259,21 @@ def _sorted_out(program: TileProgram) -> _Items:
                 of_each = _FIELD if is_field else _of_element(nest.values[value].kind)
                 found.each = found.each.plus(of_each, 1.0)
             case Mma() | OnesMma() | Reduce() | Welford():
-                reductions.append((each, loops))
+                reductions.setdefault(_kind(program, each, loops), []).append((each, loops))
             case TileScan():
                 scans.append((each, loops))
-    return _Items(tuple(plain.values()), tuple(moved.values()), tuple(reductions), tuple(scans))
+    alike = tuple((*some[0], len(some)) for some in reductions.values())
+    return _Items(tuple(plain.values()), tuple(moved.values()), alike, tuple(scans))
+
+
+def _kind(program: TileProgram, each: TileReduction, loops: Loops) -> object:
+    """What is equal for reductions that take the same work; of one that corrects a state it is its
+    own."""
+    if not isinstance(each, (Reduce, Welford)) or getattr(each, "correction", None):
+        return each.value
+    fold, live = program.nest.fold(each.value), program.nest.live
+    axes = live[each.value], live[fold.source], program.tile_axes(each.value)
+    return type(each), each.carried, id(loops), fold.times is None, axes
 
 
 def _of_element(kind: values.ValueKind) -> Arithmetic:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.dtypes import itemsize
@@ -27,6 +28,8 @@ from . import chains, live_tiles, product_registers, stencils
 from .access_classes import classes
 from .meeting import meets_in_turns
 from .tile_cache import once
+
+Axes = frozenset[int]
 
 MOST = 255
 _NARROW = 4  # Bytes of an element: a thread loads 16 bytes at once.
@@ -158,21 +161,39 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """The values that a stretch spends registers on, whatever the tiles are; see FEATURES."""
+    """What a stretch spends registers on, whatever the tiles are; see FEATURES. alive, kept, loads:
+    how many values of each kind; computed, sfu, slow, again: the axes of values."""
 
     axis: int | None
-    alive: tuple[int, ...]
-    kept: tuple[int, ...]
+    alive: Counter[int]
+    kept: Counter[int]
     sources: tuple[int, ...]
-    loads: tuple[int, ...]
+    loads: Counter[int]
     streams: bool
-    computed: tuple[int, ...]
-    sfu: tuple[int, ...]
-    slow: tuple[int, ...]
-    again: tuple[int, ...]
-    outputs: tuple[int, ...]
+    computed: frozenset[Axes]
+    sfu: frozenset[Axes]
+    slow: frozenset[Axes]
+    again: frozenset[Axes]
+    stored: Counter[tuple[Axes, float]]
+    """Axes, and words of an element."""
     accesses: int
     shared: int
+
+    def covers(self, other: _Needs) -> bool:
+        """Whether it takes as many registers as another stretch or more, whatever the tiles are."""
+        alike = [(e.axis, e.streams, e.shared, e.sources) for e in (self, other)]
+        return (
+            alike[0] == alike[1]
+            and self.accesses >= other.accesses
+            and self.alive >= other.alive
+            and self.kept >= other.kept
+            and self.loads >= other.loads
+            and self.stored >= other.stored
+            and self.computed >= other.computed
+            and self.sfu >= other.sfu
+            and self.slow >= other.slow
+            and self.again >= other.again
+        )
 
 
 def features(
@@ -186,14 +207,20 @@ def features(
 
 @by_body
 def _needs(program: TileProgram) -> list[_Needs]:
+    """Of the stretches of a program; not of one that a neighbour covers: of many sums one after the
+    other few have most alive."""
     nest, stretches = program.nest, _stretches(program)
     read = [_read_from_before(nest, each) for each in stretches]
     defined: set[int] = set()
-    found = []
+    found: list[_Needs] = []
     for number, each in enumerate(stretches):
         later = set().union(*read[number + 1 :])
         alive = {v for v in defined - set(each.values) if v in later or v in read[number]}
-        found.append(_needed(program, each, alive, later))
+        needs = _needed(program, each, alive, later)
+        while found and needs.covers(found[-1]):
+            del found[-1]
+        if not (found and found[-1].covers(needs)):
+            found.append(needs)
         defined |= set(each.values)
     return found
 
@@ -205,25 +232,33 @@ def _needed(program: TileProgram, stretch: _Stretch, alive: set[int], later: set
     costs = {v: kind.cost for v, kind in kinds if isinstance(kind, Compute)}
     slow = tuple(v for v, cost in costs.items() if cost in ("div", "libdevice"))
     last = {r: v for v in sorted(own) for r in nest.values[v].reads}
+    kind_of, _ = _kinds(nest)
+    again = [r for v in slow for r in nest.values[v].reads if last[r] > v]
     return _Needs(
         axis=stretch.axis,
-        alive=tuple(alive),
-        kept=tuple(v for v in own if v in later),
+        alive=Counter(kind_of[v] for v in alive),
+        kept=Counter(kind_of[v] for v in own if v in later),
         sources=tuple(s for c in stretch.states for s in _states(program, c)),
-        loads=tuple(
-            selected.get(v, v)
+        loads=Counter(
+            kind_of[selected.get(v, v)]
             for v, kind in kinds
             if (isinstance(kind, Load) or v in selected) and v not in later
         ),
         streams=folds and not stretch.outputs,
-        computed=tuple(costs),
-        sfu=tuple(v for v, cost in costs.items() if cost == "sfu"),
-        slow=slow,
-        again=tuple(r for v in slow for r in nest.values[v].reads if last[r] > v),
-        outputs=stretch.outputs,
+        computed=frozenset(nest.live[v] for v in costs),
+        sfu=frozenset(nest.live[v] for v, cost in costs.items() if cost == "sfu"),
+        slow=frozenset(nest.live[v] for v in slow),
+        again=frozenset(nest.live[v] for v in again),
+        stored=Counter(_stored(nest, output) for output in stretch.outputs),
         accesses=sum(v in nest.loads or v in selected for v in own) + len(stretch.outputs),
         shared=stretch.shared,
     )
+
+
+def _stored(nest: Nest, output: int) -> tuple[Axes, float]:
+    """Axes of what is stored, and words of an element."""
+    out = nest.outputs[output]
+    return nest.live[out.value], max(0.5, itemsize(out.type.dtype) / 4)
 
 
 @by_body
@@ -292,29 +327,34 @@ def _computed(instructions: Iterable[Instruction]) -> list[int]:
 
 
 @by_identity(64)
-def _alike(nest: Nest) -> list[int]:
-    """For every value the number of those that take as many words as it, whatever the tiles."""
+def _kinds(nest: Nest) -> tuple[list[int], list[int]]:
+    """For every value the number of its kind, of those that take as many words whatever the tiles;
+    and of every kind a value."""
     known: dict[object, int] = {}
     loads = classes(nest)
-    found = []
+    numbers, values = [], []
     for value, axes in zip(nest.values, nest.live, strict=True):
         access = nest.loads.get(value.id)
         alike = value.dtype if access is None else loads[id(access)]
-        found.append(known.setdefault((axes, alike), len(known)))
-    return found
+        numbers.append(known.setdefault((axes, alike), len(known)))
+        if len(values) < len(known):
+            values.append(value.id)
+    return numbers, values
 
 
 @dataclass(frozen=True, slots=True)
 class _RegisterCounter:
     program: TileProgram
     elements: Sequence[float]
+    of_axes: Mapping[Axes, float]
     persistent: bool
-    known: dict[int, float] = field(default_factory=dict)
+    known: list[float] = field(default_factory=list)
 
     @staticmethod
     def of(program: TileProgram, threads: int, persistent: bool) -> _RegisterCounter:
-        """elements: of each value in every thread. Neighbouring threads lie along the last axis of
-        the largest tile: of a row or a column of it a thread has as much as it has of the tile."""
+        """elements: of each value in every thread; of_axes: of one over these axes. Neighbouring
+        threads lie along the last axis of the largest tile: of a row or a column of it a thread
+        has as much as it has of the tile."""
         nest, blocks = program.nest, program.blocks.sizes
         sizes = {axes: math.prod(blocks[a] for a in axes) for axes in dict.fromkeys(nest.live)}
         largest = max(sizes, key=sizes.__getitem__)
@@ -328,14 +368,17 @@ class _RegisterCounter:
             else:
                 held = min(across, whole)
             found[axes] = max(1.0, whole / threads, min(held, whole)) if whole > 1 else 0.0
-        return _RegisterCounter(program, [found[axes] for axes in nest.live], persistent)
+        return _RegisterCounter(program, [found[axes] for axes in nest.live], found, persistent)
 
     def words(self, value: int) -> float:
         """32-bit words of a value in every thread."""
-        number = _alike(self.program.nest)[value]
-        if number not in self.known:
-            self.known[number] = self._words(value)
-        return self.known[number]
+        return self._by_kind()[_kinds(self.program.nest)[0][value]]
+
+    def _by_kind(self) -> list[float]:
+        """The same of each kind of value."""
+        if not self.known:
+            self.known.extend(map(self._words, _kinds(self.program.nest)[1]))
+        return self.known
 
     def _words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""
@@ -354,13 +397,13 @@ class _RegisterCounter:
 
     def features(self, each: _Needs) -> tuple[float, ...]:
         trips = 1 if each.axis is None else self.program.blocks.count(each.axis)
-        loaded = sum(map(self.words, each.loads))
+        loaded = self._words_of(each.loads)
         streamed = loaded if each.streams else 0.0
         looped = trips > 1
         return (
             1.0,
-            sum(map(self.words, each.alive)),
-            sum(map(self.words, each.kept)),
+            self._words_of(each.alive),
+            self._words_of(each.kept),
             sum(self.elements[s] for s in each.sources) / each.shared if looped else 0.0,
             0.0 if looped else min(streamed, STREAMED),
             streamed if looped else 0.0,
@@ -369,15 +412,15 @@ class _RegisterCounter:
             self._widest(each.sfu),
             self._widest(each.slow),
             self._widest(each.again),
-            sum(map(self._stored, each.outputs)),
+            sum(self.of_axes[axes] * words * n for (axes, words), n in each.stored.items()),
             float(trips > 2),
             float(each.accesses),
             float(self.persistent),
         )
 
-    def _widest(self, values: Sequence[int]) -> float:
-        return max((self.elements[v] for v in values), default=0.0)
+    def _words_of(self, kinds: Counter[int]) -> float:
+        words = self._by_kind()
+        return sum(words[kind] * count for kind, count in kinds.items())
 
-    def _stored(self, output: int) -> float:
-        out = self.program.nest.outputs[output]
-        return self.elements[out.value] * max(0.5, itemsize(out.type.dtype) / 4)
+    def _widest(self, values: frozenset[Axes]) -> float:
+        return max(map(self.of_axes.__getitem__, values), default=0.0)

@@ -257,27 +257,43 @@ def _beside_operands(
 @once
 def _crossing_bytes(program: TileProgram, num_warps: int) -> int:
     """Of the reductions that cross warps."""
-    largest = 0
+    if num_warps == 1:
+        return 0
+    crossing = (each for each in _kinds_of_sums(program) if each.crosses_warps(program, num_warps))
+    kept = (program.blocks.elements(each.axes) * each.itemsize for each in crossing)
+    return max(kept, default=0) * num_warps
+
+
+@dataclass(frozen=True, slots=True)
+class _KindOfSum:
+    """Reductions over the same axes whose results have the same axes and the same size of an
+    element."""
+
+    reduced: tuple[int, ...]
+    axes: frozenset[int]
+    itemsize: int
+
+    def crosses_warps(self, program: TileProgram, num_warps: int) -> bool:
+        """Whether several warps hold parts of one sum. Neighbouring threads hold neighbours along
+        the innermost axis: what is summed over an outer one lies in one thread when rows are
+        long."""
+        reduced = program.blocks.dims(self.reduced)
+        if not reduced:
+            return False
+        inner = max(self.axes, default=-1)
+        return inner < max(reduced) or program.blocks.elements(self.axes) < 32 * num_warps
+
+
+@by_body
+def _kinds_of_sums(program: TileProgram) -> tuple[_KindOfSum, ...]:
+    """The reductions of a program but products, one of each kind."""
+    nest, found = program.nest, {}
     for value, each in program.reductions.items():
-        if num_warps == 1 or isinstance(each, OnesMma):
-            continue
-        if program.nest.fold(value).times is None:
-            kept = program.elements(value)
-            if _crosses_warps(program, value, kept, num_warps):
-                size = max(4, itemsize(program.nest.values[value].dtype))
-                largest = max(largest, kept * num_warps * size)
-    return largest
-
-
-def _crosses_warps(program: TileProgram, fold: int, kept: int, num_warps: int) -> bool:
-    """Whether several warps hold parts of one sum. Neighbouring threads hold neighbours along the
-    innermost axis: what is summed over an outer one lies in one thread when rows are long."""
-    nest = program.nest
-    reduced = program.blocks.dims(nest.reduced(nest.fold(fold)))
-    if not reduced:
-        return False
-    inner = max(nest.live[fold], default=-1)
-    return inner < max(reduced) or kept < 32 * num_warps
+        fold = nest.fold(value)
+        if fold.times is None and not isinstance(each, OnesMma):
+            size = max(4, itemsize(nest.values[value].dtype))
+            found[_KindOfSum(nest.reduced(fold), nest.live[value], size)] = None
+    return tuple(found)
 
 
 def _ahead_bytes(program: TileProgram, grid: Grid) -> int:
