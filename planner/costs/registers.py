@@ -213,9 +213,8 @@ def _needs(program: TileProgram) -> list[_Needs]:
     read = [_read_from_before(nest, each) for each in stretches]
     defined: set[int] = set()
     found: list[_Needs] = []
-    for number, each in enumerate(stretches):
-        later = set().union(*read[number + 1 :])
-        alive = {v for v in defined - set(each.values) if v in later or v in read[number]}
+    for each, reads, later in zip(stretches, read, _later(read), strict=True):
+        alive = defined.difference(each.values) & (later | reads)
         needs = _needed(program, each, alive, later)
         while found and needs.covers(found[-1]):
             del found[-1]
@@ -223,6 +222,14 @@ def _needs(program: TileProgram) -> list[_Needs]:
             found.append(needs)
         defined |= set(each.values)
     return found
+
+
+def _later(read: Sequence[set[int]]) -> list[set[int]]:
+    """Of each stretch, what those after it read."""
+    found = [set[int]()]
+    for each in reversed(read[1:]):
+        found.append(found[-1] | each)
+    return found[::-1]
 
 
 def _needed(program: TileProgram, stretch: _Stretch, alive: set[int], later: set[int]) -> _Needs:

@@ -14,6 +14,7 @@ from ..nests.linear_forms import Role
 from ..nests.nest import Nest
 from ..stream.split_reduction import SMALLEST
 from ..tiles.blocks import LEAST_MMA
+from ..values.values import Fold
 from .points import dot_sides, least_blocks
 
 LARGEST_TILE = 1 << 16
@@ -23,6 +24,7 @@ _LONG = 1 << 16  # Elements of a row from which it may be held in parts,
 _PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 # Of the SMs, what the parts of a reduction keep busy at least, and elements of the shortest part.
 _CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
+_MANY = 8  # Folds from which every other number of parts is left out: each takes all of them.
 _ROWS = (128, 64, 256)  # Of a tile of a product, which are summed down its columns as well.
 
 
@@ -72,6 +74,8 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         least, most = busy * device.sm_count, 16 * device.sm_count
         powers = (1 << e for e in range(1, 13))
         wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
+        if sum(isinstance(value.kind, Fold) for value in nest.values) > _MANY:
+            wanted = wanted[::2]
         if rows == 1 and longest == length and length % (1 << 7):
             wanted = _divisors(length)
         if sides:  # A part of what is cut is at least as long as an mma.
