@@ -262,8 +262,8 @@ def _sorted_out(program: TileProgram) -> _Items:
                 reductions.setdefault(_kind(program, each, loops), []).append((each, loops))
             case TileScan():
                 scans.append((each, loops))
-    alike = tuple((*some[0], len(some)) for some in reductions.values())
-    return _Items(tuple(plain.values()), tuple(moved.values()), alike, tuple(scans))
+    kinds = tuple((*some[0], len(some)) for some in reductions.values())
+    return _Items(tuple(plain.values()), tuple(moved.values()), kinds, tuple(scans))
 
 
 def _kind(program: TileProgram, each: TileReduction, loops: Loops) -> object:

@@ -339,7 +339,8 @@ def _kinds(nest: Nest) -> tuple[list[int], list[int]]:
     and of every kind a value."""
     known: dict[object, int] = {}
     loads = classes(nest)
-    numbers, values = [], []
+    numbers: list[int] = []
+    values: list[int] = []
     for value, axes in zip(nest.values, nest.live, strict=True):
         access = nest.loads.get(value.id)
         alike = value.dtype if access is None else loads[id(access)]

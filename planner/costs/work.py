@@ -287,7 +287,8 @@ class _KindOfSum:
 @by_body
 def _kinds_of_sums(program: TileProgram) -> tuple[_KindOfSum, ...]:
     """The reductions of a program but products, one of each kind."""
-    nest, found = program.nest, {}
+    nest = program.nest
+    found: dict[_KindOfSum, None] = {}
     for value, each in program.reductions.items():
         fold = nest.fold(value)
         if fold.times is None and not isinstance(each, OnesMma):

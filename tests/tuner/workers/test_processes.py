@@ -30,7 +30,8 @@ def test_bytecode_is_kept_where_torch_has_none(torch_at: Path, tmp_path: Path) -
     with worker_log() as log:
         process = started([sys.executable, "-c", text], child_environment(), log)
         assert process.wait(60) == 0
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
         process.stdout.close()
     found = [*(tmp_path / "caches" / "fusionplan" / "bytecode").rglob("torch.*.pyc")]
