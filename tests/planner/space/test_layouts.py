@@ -37,6 +37,18 @@ def test_a_power_of_two_is_cut_by_powers_of_two() -> None:
     assert all(each & (each - 1) == 0 for each in parts)
 
 
+@pytest.mark.parametrize("count, every", [(8, 1), (9, 2)])
+def test_many_sums_are_cut_into_every_other_number_of_parts(count: int, every: int) -> None:
+    """Each layout takes all of them."""
+    b = Builder()
+    x = b.input(1 << 17)
+    scaled = (b.op("mul.Scalar", x, n + 2.0, shape=(1 << 17,)) for n in range(count))
+    group = b.graph(*(b.op("sum.dim_IntList", each, (0,), shape=()) for each in scaled))
+    parts = {each.split for each in layouts(group, H200) if not each.holds} - {1}
+    usual = {each.split for each in layouts(total(1 << 17), H200) if not each.holds} - {1}
+    assert sorted(parts) == sorted(usual)[::every]
+
+
 def sums(rows: int, columns: int) -> Graph:
     b = Builder()
     x = b.input(rows, columns)
