@@ -16,6 +16,7 @@ from .api import dispatcher_by, load, pinned
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
+from .planner.bytecode import kept_is_read
 from .planner.capture.source_lines import source_texts
 from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
@@ -137,6 +138,7 @@ def tune(
         Store.open(store) as opened,
         reporting(progress, allowed.seconds) as told,
         process_restored(model),
+        kept_is_read(),
         ExitStack() as stack,
     ):
         cluster = None if ray is None else stack.enter_context(Cluster.connected(ray))

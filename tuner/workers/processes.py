@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
+
+from ...planner import bytecode
 
 
 class Process(Protocol):
@@ -50,25 +51,7 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: IO[byte
 
 def child_environment() -> dict[str, str]:
     """The environment of a process that this one starts: it finds the package, and bytecode."""
-    return {**os.environ, "PYTHONPATH": import_path(), **_bytecode()}
-
-
-def _bytecode() -> dict[str, str]:
-    """Where torch was installed without bytecode and none may be written beside it, as in many
-    images of containers, a folder of the user's for it. Without any each process compiles all that
-    it imports anew, which took 6 to 10 s on a machine with H200s."""
-    torch = sys.modules.get("torch")
-    if torch is None or torch.__file__ is None or sys.pycache_prefix is not None:
-        return {}
-    if Path(importlib.util.cache_from_source(torch.__file__)).exists():
-        return {}
-    try:
-        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(caches, "fusionplan", "bytecode")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there is no such folder, or no home
-        return {}
-    return {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
+    return {**os.environ, "PYTHONPATH": import_path(), **bytecode.environment()}
 
 
 def import_path() -> str:
