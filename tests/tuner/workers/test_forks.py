@@ -154,7 +154,11 @@ def test_what_cannot_be_forked_is_started_anew(
     with monkeypatch.context() as patch:
         patch.setattr(forks_module, "WAITS_S", 0.0)
         patch.setattr(forks_module, "LOOK_S", 0.0)
-        assert spawned_without(forks, program())  # nor is a server waited for that hangs
+        os.kill(forks._server.pid, signal.SIGSTOP)
+        try:
+            assert spawned_without(forks, program())  # nor is a server waited for that hangs
+        finally:
+            os.kill(forks._server.pid, signal.SIGCONT)
     other = Forks()
     try:
         # A process with threads cannot be forked, whoever has started them.
