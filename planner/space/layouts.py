@@ -24,7 +24,7 @@ _LONG = 1 << 16  # Elements of a row from which it may be held in parts,
 _PARTS = (1 << 13, 1 << 14, 1 << 15)  # each of this size.
 # Of the SMs, what the parts of a reduction keep busy at least, and elements of the shortest part.
 _CUT_ROWS, _CUT_PRODUCTS = (0.9, 256), (0.5, 128)
-_MANY = 8  # Folds from which every other number of parts is left out: each takes all of them.
+_MANY = 8  # Folds from which half as much is looked at: each config takes all of them.
 _ROWS = (128, 64, 256)  # Of a tile of a product, which are summed down its columns as well.
 
 
@@ -74,7 +74,7 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         least, most = busy * device.sm_count, 16 * device.sm_count
         powers = (1 << e for e in range(1, 13))
         wanted = [p for p in powers if least <= rows * p <= most and length // p >= shortest]
-        if sum(isinstance(value.kind, Fold) for value in nest.values) > _MANY:
+        if has_many_folds(nest):
             wanted = wanted[::2]
         if rows == 1 and longest == length and length % (1 << 7):
             wanted = _divisors(length)
@@ -87,6 +87,12 @@ def layouts(group: Graph, device: DeviceProfile) -> list[Layout]:
         held = [Layout("natural", "held", length // n) for n in _PARTS if not length % n]
         found += [layout for layout in held if layout not in found]
     return found
+
+
+def has_many_folds(nest: Nest) -> bool:
+    """Whether it folds so much that every other number of parts is left out, and half of the usual
+    configs of a layout: each takes the time of all folds."""
+    return sum(isinstance(value.kind, Fold) for value in nest.values) > _MANY
 
 
 def _summed_rows(nest: Nest, sides: Mapping[int, str]) -> int:

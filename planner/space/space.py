@@ -36,7 +36,7 @@ from .dimensions import (
     ParameterValue,
     dimensions_of,
 )
-from .layouts import schedules_of
+from .layouts import has_many_folds, schedules_of
 from .limits import beyond, too_large
 from .neighbours import beside, in_step, traded
 from .points import (
@@ -213,10 +213,11 @@ class Space:
         """The first few blocks and warps of a layout, each run in the first way in which it can be,
         with their costs. known: what a space without a limit has judged."""
         seen: dict[tuple[object, int], None] = {}
-        for config in itertools.islice(self._of_layout(layout, few=True), _FEW):
+        part = 2 if has_many_folds(self.schedules[layout].kernels[0].nest) else 1
+        for config in itertools.islice(self._of_layout(layout, few=True), _FEW // part):
             point = (config.blocks, config.num_warps)
             if point not in seen:
-                if len(seen) == _QUICK:
+                if len(seen) == _QUICK // part:
                     return
                 cost = self._judged(config, known)
                 if isinstance(cost, Cost) and not self._is_hopeless(cost):
