@@ -73,10 +73,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from .planner.bytecode import kept_is_read
+    from .planner.bytecode import kept_bytecode
     from .planner.collector import paused
 
-    with paused(lasting=True), kept_is_read():
+    with paused(lasting=True), kept_bytecode():
         value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value
     return value

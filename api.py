@@ -16,7 +16,7 @@ from torch import fx
 
 from .db.errors import StoreCorrupt, StoreError
 from .db.records import PlanRecord
-from .planner.bytecode import kept_is_read
+from .planner.bytecode import kept_bytecode
 from .planner.capture.capture import Captured
 from .planner.capture.put_off import put_off
 from .planner.collector import paused
@@ -155,7 +155,7 @@ def load(
 def _import_dynamo() -> None:
     """Imports what the first call needs, most of it Dynamo, while the collector waits; not before
     a model is loaded, for who only reads plans does not need it."""
-    with paused(lasting=True), kept_is_read(), put_off("networkx", frozenset({"DiGraph"})):
+    with paused(lasting=True), kept_bytecode(), put_off("networkx", frozenset({"DiGraph"})):
         importlib.import_module("torch._functorch.aot_autograd")  # as Dynamo's first trace does
         from .planner.runtime.dispatch import dispatch, loaded  # noqa: F401
 

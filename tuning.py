@@ -16,7 +16,7 @@ from .api import dispatcher_by, load, pinned
 from .db.errors import StoreError
 from .db.records import PlanRecord
 from .db.store import Store
-from .planner.bytecode import kept_is_read
+from .planner.bytecode import kept_bytecode
 from .planner.capture.source_lines import source_texts
 from .planner.costs.device import shipped
 from .planner.errors import DeviceError, FusionplanError, PlanError
@@ -138,7 +138,7 @@ def tune(
         Store.open(store) as opened,
         reporting(progress, allowed.seconds) as told,
         process_restored(model),
-        kept_is_read(),
+        kept_bytecode(),
         ExitStack() as stack,
     ):
         cluster = None if ray is None else stack.enter_context(Cluster.connected(ray))

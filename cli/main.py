@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..planner.bytecode import kept_is_read
+from ..planner.bytecode import kept_bytecode
 from .errors import EXIT_CODES, OK, PIPE, report
 from .settings import SETTINGS, defaults, odd_variables
 
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     json = "--json" in given
     try:
-        with kept_is_read():
+        with kept_bytecode():
             code = app(args=given, prog_name="planner", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:

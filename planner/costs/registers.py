@@ -199,8 +199,8 @@ class _Needs:
 def features(
     program: TileProgram, num_warps: int, persistent: bool = False
 ) -> list[tuple[float, ...]]:
-    """What registers are spent on in every stretch of a program: FEATURES, where not said otherwise
-    in 32-bit words per thread."""
+    """What registers are spent on in the stretches of a program, but for those of which a neighbour
+    spends as much on everything: FEATURES, where not said otherwise in 32-bit words per thread."""
     counter = _RegisterCounter.of(program, 32 * num_warps, persistent)
     return [counter.features(each) for each in _needs(program)]
 
@@ -356,7 +356,8 @@ class _RegisterCounter:
     elements: Sequence[float]
     of_axes: Mapping[Axes, float]
     persistent: bool
-    known: list[float] = field(default_factory=list)
+    words_by_kind: list[float] = field(default_factory=list)
+    """Filled when it is first asked for."""
 
     @staticmethod
     def of(program: TileProgram, threads: int, persistent: bool) -> _RegisterCounter:
@@ -384,9 +385,9 @@ class _RegisterCounter:
 
     def _by_kind(self) -> list[float]:
         """The same of each kind of value."""
-        if not self.known:
-            self.known.extend(map(self._words, _kinds(self.program.nest)[1]))
-        return self.known
+        if not self.words_by_kind:
+            self.words_by_kind.extend(map(self._words, _kinds(self.program.nest)[1]))
+        return self.words_by_kind
 
     def _words(self, value: int) -> float:
         """A loaded 16-bit value stays packed in pairs where neighbours are loaded together."""

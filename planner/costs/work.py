@@ -287,14 +287,13 @@ class _KindOfSum:
 @by_body
 def _kinds_of_sums(program: TileProgram) -> tuple[_KindOfSum, ...]:
     """The reductions of a program but products, one of each kind."""
-    nest = program.nest
-    found: dict[_KindOfSum, None] = {}
+    nest, found = program.nest, []
     for value, each in program.reductions.items():
         fold = nest.fold(value)
         if fold.times is None and not isinstance(each, OnesMma):
             size = max(4, itemsize(nest.values[value].dtype))
-            found[_KindOfSum(nest.reduced(fold), nest.live[value], size)] = None
-    return tuple(found)
+            found.append(_KindOfSum(nest.reduced(fold), nest.live[value], size))
+    return tuple(dict.fromkeys(found))
 
 
 def _ahead_bytes(program: TileProgram, grid: Grid) -> int:

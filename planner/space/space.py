@@ -211,7 +211,8 @@ class Space:
 
     def _usual(self, layout: Layout, known: dict[Config, Cost | Refusal]) -> Iterator[_Judged]:
         """The first few blocks and warps of a layout, each run in the first way in which it can be,
-        with their costs. known: what a space without a limit has judged."""
+        with their costs; of a kernel of many folds half as many. known: what a space without a
+        limit has judged."""
         seen: dict[tuple[object, int], None] = {}
         part = 2 if has_many_folds(self.schedules[layout].kernels[0].nest) else 1
         for config in itertools.islice(self._of_layout(layout, few=True), _FEW // part):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fusionplan.planner import bytecode
-from fusionplan.planner.bytecode import environment, kept_is_read
+from fusionplan.planner.bytecode import environment, kept_bytecode
 from fusionplan.tuner.workers.processes import child_environment
 
 
@@ -52,36 +52,36 @@ def test_processes_of_a_tune_keep_it(installed: Path, folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_is_kept_is_read(
+def test_what_is_kept_bytecode(
     installed: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is set afterwards."""
     keep(installed)
     (kept,) = folder.rglob("module_of_torch.*.pyc")
     monkeypatch.syspath_prepend(installed)
-    with kept_is_read():
+    with kept_bytecode():
         module = importlib.import_module("module_of_torch")
         assert sys.dont_write_bytecode
         assert child_environment()["PYTHONPYCACHEPREFIX"] == str(folder)
     assert module.__cached__ == str(kept)
     assert sys.pycache_prefix is None
-    monkeypatch.delitem(sys.modules, "module_of_torch")
+    del sys.modules["module_of_torch"]
 
 
 @pytest.mark.usefixtures("installed")
 def test_without_a_folder_nothing_is_set(folder: Path) -> None:
-    with kept_is_read():
+    with kept_bytecode():
         assert sys.pycache_prefix is None
     assert not folder.exists()
 
 
-def test_bytecode_beside_torch_is_read(installed: Path) -> None:
+def test_where_torch_has_bytecode_nothing_is_set(installed: Path) -> None:
     assert environment()
     beside = installed / "__pycache__"
     beside.mkdir()
     (beside / f"torch.{sys.implementation.cache_tag}.pyc").touch()
     assert not environment()
-    with kept_is_read():
+    with kept_bytecode():
         assert sys.pycache_prefix is None
 
 
@@ -98,3 +98,27 @@ def test_there_may_be_no_folder_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "a file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
     assert not environment()
+
+
+@pytest.mark.usefixtures("installed")
+def test_where_others_may_write_nothing_is_read(folder: Path) -> None:
+    """What they put there would be run."""
+    assert environment()
+    with kept_bytecode():
+        assert sys.pycache_prefix == str(folder)
+    folder.chmod(0o777)
+    assert not environment()
+    with kept_bytecode():
+        assert sys.pycache_prefix is None
+
+
+@pytest.mark.usefixtures("installed")
+def test_blocks_at_the_same_time_leave_nothing_set(folder: Path) -> None:
+    """In whatever order they end, as in two threads."""
+    assert environment()
+    first, second = kept_bytecode(), kept_bytecode()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert sys.pycache_prefix is None

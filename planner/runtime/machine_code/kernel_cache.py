@@ -9,7 +9,6 @@ would load what is there, and fail at each launch of the kernel.
 from __future__ import annotations
 
 import os
-import stat
 import struct
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from triton import knobs
 
 from ...cures import warn
+from ...private_folder import is_private
 
 
 def keep_elsewhere(error: OSError) -> None:
@@ -67,11 +67,9 @@ def spare_folder() -> Path | None:
     try:
         folder = Path(tempfile.gettempdir()) / f"fusionplan-kernels-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if ours and not found.st_mode & 0o022:
+        if is_private(folder):
             return folder
-        # Somebody else was there first: what he put into it would be run.
+        # Somebody else was there first.
         return Path(tempfile.mkdtemp(prefix="fusionplan-kernels-"))
     except OSError:
         return None

@@ -39,6 +39,19 @@ def test_a_product_is_priced_by_the_programs_that_walk(sizes: tuple[int, int, in
     assert best[1].seconds <= usual.seconds <= 1.03 * best[1].seconds
 
 
+@pytest.mark.parametrize("count, most", [(8, 6), (9, 3)])
+def test_of_many_sums_fewer_configs_stand_for_a_layout(count: int, most: int) -> None:
+    size = "[4096, 4096]"
+    lines = [f"%0 = input() : float32{size}"]
+    for number in range(1, 2 * count, 2):
+        lines.append(f"%{number} = aten.mul.Scalar(%0, {number}.5) : float32{size}")
+        lines.append(f"%{number + 1} = aten.sum.dim_IntList(%{number}, (1)) : float32[4096]")
+    results = ", ".join(f"%{2 * number}" for number in range(1, count + 1))
+    space = space_of(parse("\n".join([*lines, f"return {results}"])), BUILTIN["h200"])
+    assert isinstance(space, Space)
+    assert max(len([*space._usual(layout, {})]) for layout in space.schedules) == most
+
+
 @pytest.mark.parametrize("dims, kept", [("(0)", 20016), ("(1)", 20016)])
 def test_a_sum_is_priced_near_its_best_config(dims: str, kept: int) -> None:
     """Sums of columns were priced at 2.0 ms where 0.44 are to be had."""
