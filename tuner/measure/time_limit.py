@@ -6,12 +6,22 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 AGAIN_S = 5.0
 """Seconds after which the block is ended once more: code that ends nowhere swallows exceptions."""
+
+SOON_S = 1e-3
+"""Seconds after which it is tried again where the code must not be left half done,"""
+
+PATIENT_S = 1.0
+"""and seconds after which that is no longer asked."""
+
+WHOLE = frozenset({"__enter__", "__exit__", "__del__"})
+"""Methods that run to their end: torch's modes and settings, which a context puts in place, would
+outlive it, and what `__del__` raises is lost."""
 
 
 class OutOfTime(BaseException):
@@ -54,6 +64,7 @@ def stopped_after(seconds: float) -> Iterator[None]:
         with _lock:  # Once the handler is gone the signal would end the process.
             _running[0] = len(_ends) > 1
         _ends.remove(until)
+        _asked.clear()
         if _ends:
             _set_timer()
         else:
@@ -65,8 +76,29 @@ _ends: list[float] = []
 """The times at which the blocks under way end, on `time.monotonic`."""
 
 
-def _stop(number: int, frame: Any) -> None:
+_asked: list[float] = []
+"""When the block was first to end, while it cannot be left where it is."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """The handler of the timer's signal. frame: where the signal came."""
+    now = time.monotonic()
+    if _is_within(WHOLE, frame) and now - (_asked or [now])[0] < PATIENT_S:
+        if not _asked:
+            _asked.append(now)
+        signal.setitimer(signal.ITIMER_REAL, SOON_S, AGAIN_S)
+        return
+    _asked.clear()
     raise OutOfTime
+
+
+def _is_within(names: Collection[str], frame: FrameType | None) -> bool:
+    """Whether a function of such a name is under way."""
+    while frame is not None:
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _set_timer() -> None:
