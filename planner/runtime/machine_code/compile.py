@@ -38,6 +38,7 @@ from ...codegen.source import (
     TF32,
     Buffer,
     KernelSource,
+    loads_early,
 )
 from ...costs.registers import most
 from ...errors import FusionplanError, summary_of
@@ -48,7 +49,7 @@ from .kernel_cache import is_whole, keep_elsewhere, unwritable
 from .left_operands import misread
 from .pipeline_races import overwritten
 from .quad_lanes import misplaced
-from .residency import MAY_SPILL, fewer_registers
+from .residency import RegisterLimit, fewer_registers
 from .resources import KernelResources, ToolFailed, used_by
 from .thread_locality import passes_for
 from .wgmma_waits import awaited
@@ -310,17 +311,18 @@ def _told(
         used = _resources(source, kernel)
     except CompileFailed:
         return kernel, None  # It runs as it is: nobody has to be able to read what it uses.
-    gave_up = _gave_up(used, source.num_warps)
-    registers = most(source.num_warps) if gave_up else _fewer(source, used)
-    if registers is None:
+    if _gave_up(used, source.num_warps):
+        limit: RegisterLimit | None = RegisterLimit(most(source.num_warps), used.spill_bytes - 1)
+    else:
+        limit = _fewer(source, used)
+    if limit is None:
         return kernel, None
     try:
-        told = _built(source, wanted, aligned, registers)
+        told = _built(source, wanted, aligned, limit.registers)
         spilled = _resources(source, told).spill_bytes
     except CompileFailed:
         return kernel, None
-    allowed = used.spill_bytes - 1 if gave_up else MAY_SPILL
-    return (told, registers) if spilled <= allowed else (kernel, None)
+    return (told, limit.registers) if spilled <= limit.may_spill else (kernel, None)
 
 
 def _gave_up(used: KernelResources, num_warps: int) -> bool:
@@ -329,13 +331,13 @@ def _gave_up(used: KernelResources, num_warps: int) -> bool:
     return used.spill_bytes > _SPILLS and used.registers < 0.9 * most(num_warps)
 
 
-def _fewer(source: KernelSource, used: KernelResources) -> int | None:
+def _fewer(source: KernelSource, used: KernelResources) -> RegisterLimit | None:
     """With how many registers one program more lies on an SM, of a kernel that reduces rows: with
     products of tiles it has as many stages as shared memory has room for; of others none was timed.
-    Not of one that waits for the kernel before: what it loads until then lies in its registers.
-    With 72 of 80 a step of Llama took 739 us on one H200, with 80 it took 692 on another."""
+    Not of one that loads before it waits for the kernel before: what it loads until then lies in
+    its registers. With 72 of 80 a step of Llama took 739 us on one H200, with 80 692 on another."""
     reduces = any(each in source.text for each in REDUCTIONS)
-    if not reduces or any(each in source.text for each in (SCAN, DOT, AWAIT_LAST)):
+    if not reduces or SCAN in source.text or DOT in source.text or loads_early(source.text):
         return None
     if used.spill_bytes or source.scalars:
         return None

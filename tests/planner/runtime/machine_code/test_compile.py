@@ -40,6 +40,12 @@ HAZARD = """$L__BB0_1:
 """
 
 
+HELPER = "@triton.jit\ndef helper(x):\n    return tl.load(x)\n\n"
+WAIT = "    tl.extra.cuda.gdc_wait()\n"
+EARLY = f"{HELPER}@triton.jit\ndef f(x):\n    a = tl.load(x)\n{WAIT}    b = tl.sum(a)\n"
+LATE = f"{HELPER}@triton.jit\ndef f(x):\n{WAIT}    b = tl.sum(tl.load(x))\n"
+
+
 @pytest.fixture(scope="module")
 def found():
     return by_compiler(Path(__file__).with_name("real_compiler.py"))
@@ -181,9 +187,12 @@ def test_no_kernel_needs_the_tool_that_reads_what_it_uses(monkeypatch, missing):
 @pytest.mark.parametrize(
     "used, warps, shared, programs, told",
     [
-        (72, 16, 0, 100, 64),
-        (92, 8, 1024, 100, 80),
-        (64, 16, 0, 100, None),  # 32 warps are enough
+        (72, 16, 0, 100, (64, 32)),
+        (92, 8, 1024, 100, (80, 32)),
+        (60, 8, 0, 100, None),  # 32 warps in four programs are enough
+        (64, 16, 0, 100, (40, 0)),  # not in two that each wait for all of their threads,
+        (42, 32, 0, 100, (32, 0)),  # and not in one
+        (32, 32, 0, 100, None),  # no more warps have room
         (72, 16, 0, 1, None),  # no other program is there
         (72, 16, 120 << 10, 100, None),  # or it has no room in shared memory
         (128, 16, 0, 100, None),  # half of the registers are too few
@@ -196,13 +205,19 @@ def test_one_program_more_lies_on_an_sm(used, warps, shared, programs, told):
 @pytest.mark.process
 @pytest.mark.parametrize(
     "spilled, text, kept",
-    [(32, "tl.sum(", 1), (40, "tl.sum(", 0), (0, "", 0), (0, "gdc_wait() tl.sum(", 0)],
+    [
+        (32, "tl.sum(", 1),
+        (40, "tl.sum(", 0),
+        (0, "", 0),
+        (0, EARLY, 0),
+        (0, LATE, 1),
+    ],
 )
 def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(
     kernel, monkeypatch, spilled, text, kept
 ):
-    """And reduces rows: of others none was timed. One that waits for the kernel before keeps what
-    it has loaded."""
+    """And reduces rows: of others none was timed. One that loads before it waits for the kernel
+    before keeps what it has loaded."""
 
     def built(source, wanted, aligned, registers=None):
         return Kernel(asm={"ttgir": "", "ptx": str(registers)}, metadata_group={})
@@ -215,7 +230,7 @@ def test_a_kernel_of_fewer_registers_is_kept_where_it_spills_little(
     monkeypatch.setattr(compiling, "_built", built)
     monkeypatch.setattr(compiling, "_resources", used)
     monkeypatch.setattr(compiling, "_KEPT", OrderedDict())
-    source = replace(kernel("x", 256), grid=5000, text=f"# {spilled} {text}")
+    source = replace(kernel("x", 256), grid=5000, text=f"# {spilled}\n{text}")
     found = compile_kernel(source, Target()).kernel
     assert found.asm["ptx"] == ("80" if kept else "None")
 
