@@ -9,6 +9,7 @@ from ..graph.op import Accuracy
 from ..tiles.blocks import TileDims
 from ..tiles.passes.extract_bits import extract_bits
 from ..tiles.passes.join_reductions import join_reductions
+from ..tiles.passes.multiply_in_pairs import multiply_in_pairs
 from ..tiles.passes.overlap_kernels import overlap_kernels
 from ..tiles.passes.round_cancelled_products import round_cancelled_products
 from ..tiles.passes.sum_in_quads import sum_in_quads
@@ -36,6 +37,7 @@ class InterpreterPrinter(TritonPrinter):
         extract_bits,
         overlap_kernels,
         join_reductions,
+        multiply_in_pairs,
         round_cancelled_products,
         sum_in_quads,
         unpack_pairs,

@@ -303,9 +303,20 @@ class TritonPrinter(AccessPrinter):
             dims = self.dims[bits.source]
             self.bind(value.id, f"{name}({self.names[bits.source]})", dims)
             return
+        if each.narrow:
+            self.bind(value.id, *self._narrow(value, each.narrow))
+            return
         told = Accuracy.FLUSHING if each.flushes else None
         dims, text = self._computed(value, Accuracy.ROUNDED if each.rounded else told)
         self.bind(value.id, self.evaluated(value, text, dims), dims)
+
+    def _narrow(self, value: values.Value, dtype: str) -> tuple[str, TileDims]:
+        """A rounding, or a product, in a type of 16 bits."""
+        assert isinstance(value.kind, values.Compute)
+        dims, narrow = self.union(value.reads), TRITON_DTYPE[dtype]
+        given = [operand for _, operand in value.kind.operands if isinstance(operand, Ref)]
+        factors = [f"({self.at(each.node, dims)}).to({narrow})" for each in given]
+        return f"({' * '.join(factors)}).to({TRITON_DTYPE[value.dtype]})", dims
 
     def _computed(self, value: values.Value, told: Accuracy | None) -> tuple[TileDims, str]:
         match value.kind:

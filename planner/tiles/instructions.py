@@ -215,6 +215,8 @@ class TileCompute:
     """An exponential that may be 0 below 2**-126."""
     bits: BitField | None = None
     """A conversion to float32 of these bits, in place of what the value reads."""
+    narrow: str = ""
+    """The type of 16 bits in which it is computed, two numbers at a time; "" is the value's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,10 +142,11 @@ class _Listing:
                 return f"load {' or '.join(f'in{piece.input}' for piece in pieces)}"
             case TileCompute(bits=BitField(source=source, shift=shift, width=width, offset=less)):
                 return f"bits {shift} to {shift + width - 1} of v{source}, less {less}"
-            case TileCompute(value=value, rounded=rounded, flushes=flushes):
+            case TileCompute(value=value, rounded=rounded, flushes=flushes, narrow=narrow):
                 kind, reads = self.nest.values[value].kind, _names(self.nest.values[value].reads)
                 name = kind.op.name if isinstance(kind, values.Compute) else type(kind).__name__
                 how = ", rounded" * rounded + ", flushed" * flushes
+                how += f", in {narrow}" if narrow else ""
                 return f"{name.lower()} {reads}".rstrip() + how
             case QuadSum(source=source, width=width, offset=less, parts=parts):
                 terms = (f"bits {n} to {n + width - 1} * v{row}" for n, row in parts)

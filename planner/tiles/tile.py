@@ -37,6 +37,7 @@ from .passes.load_before_wait import load_before_wait
 from .passes.load_pairs import load_pairs
 from .passes.load_repeated_once import load_repeated_once
 from .passes.load_together import load_together
+from .passes.multiply_in_pairs import multiply_in_pairs
 from .passes.overlap_kernels import overlap_kernels
 from .passes.part_ends import part_ends
 from .passes.pipeline_loops import pipeline_loops
@@ -79,6 +80,7 @@ PASSES: tuple[Pass, ...] = (
     widen_storing_loops,
     assign_programs,
     round_cancelled_products,
+    multiply_in_pairs,
     choose_correction_accuracy,
     flush_summed_exponentials,
     compensate_long_sums,
