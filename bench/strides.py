@@ -21,10 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..planner.capture.capture import capture, decompositions
 from ..planner.codegen.source import Program
 from ..planner.config import Config
 from ..planner.costs.cost import Cost
@@ -35,6 +32,7 @@ from ..planner.groups.group import subgraph, with_free_nodes
 from ..planner.lower import lower
 from ..planner.runtime.machine_code.compile import CompileFailed, compile_kernel
 from ..planner.space.space import Space, space_of
+from ..tuner.capture.capture_model import CallArguments, capture_model
 from ..tuner.trial.inputs import empty, make
 from ..tuner.trial.running import LoadedKernels, output_types
 from .command_line import NO_GPU, compiling_parser, current_gpu, table_head
@@ -111,11 +109,11 @@ class TimedConfig:
 
 
 def graph_of(function: StridedFunction) -> Graph:
-    """All of a function as one group."""
-    with FakeTensorMode():
-        given = [torch.empty(shape, dtype=function.dtype) for shape in function.shapes]
-        traced = make_fx(lambda *x: [function.of(*x)], decomposition_table=decompositions())(*given)
-    whole = capture(traced).graph
+    """All of a function as one group, captured as a user's model is."""
+    given = [torch.empty(each, dtype=function.dtype, device="meta") for each in function.shapes]
+    torch._dynamo.reset()
+    (part,) = capture_model(function.of, CallArguments.of(given), training=False).parts
+    whole = part.captured.graph
     nodes = (node.id for node in whole.nodes if ops.is_compute(node))
     return subgraph(whole, with_free_nodes(whole, nodes)).graph
 

@@ -11,6 +11,9 @@ from fusionplan.bench import strides
 from fusionplan.bench.strides import FUNCTIONS, HEAD, SLOWEST, TimedConfig, chosen, graph_of, row
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.space.space import Space, space_of
+
+pytestmark = pytest.mark.dynamo
 
 H200 = builtin("h200")
 
@@ -18,6 +21,12 @@ H200 = builtin("h200")
 @pytest.fixture(scope="module")
 def strided() -> Graph:
     return graph_of(FUNCTIONS["transpose"])
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS])
+def test_each_function_is_one_kernel(name: str) -> None:
+    space = space_of(graph_of(FUNCTIONS[name]), H200)
+    assert isinstance(space, Space), space
 
 
 def test_the_models_first_configs_are_among_those_that_are_tried(strided: Graph) -> None:
