@@ -2,8 +2,8 @@
 
 The product of two numbers of bfloat16, or of float16, is exact in float32. Where it is stored as
 their type it is what one instruction makes of two such products, whose numbers are neither widened
-nor rounded one by one. So it is in the RMS norms that people have: the row, rounded, times a weight.
-Of programs of 32 warps over rows of 65,536 numbers it takes 137 us on an H200, not 146.
+nor rounded one by one. So it is in the RMS norms that people have: the row, rounded, times its
+weight. Of programs of 32 warps over rows of 65,536 numbers it takes 137 us on an H200, not 146.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ def _narrow(nest: Nest) -> dict[int, str]:
     found: dict[int, str] = {}
     for number, dtypes in stored.items():
         kind = nest.values[number].kind
-        is_product = isinstance(kind, Compute) and (kind.op, kind.working) == (Op.MUL, "float32")
-        if is_product and number not in readers and len(dtypes) == 1:
+        if not isinstance(kind, Compute) or (kind.op, kind.working) != (Op.MUL, "float32"):
+            continue
+        if number not in readers and len(dtypes) == 1:
             types = {_narrow_type(nest, operand) for _, operand in kind.operands}
             if types == dtypes:
                 found[number] = dtypes.pop()
     rounded = {read for number in found for read in nest.values[number].reads}
     for number in rounded:
         kind = nest.values[number].kind
-        is_rounding = isinstance(kind, Compute) and kind.op in _ROUNDING
-        if is_rounding and readers[number] <= found.keys() and number not in stored:
+        if not isinstance(kind, Compute) or kind.op not in _ROUNDING:
+            continue
+        if readers[number] <= found.keys() and number not in stored:
             found[number] = _ROUNDING[kind.op]
     return found
 
