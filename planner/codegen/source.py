@@ -17,6 +17,7 @@ LOOP, DOT, SCAN = "tl.range(", "tl.dot(", "tl.associative_scan("
 REDUCTIONS = "tl.sum(", "tl.max(", "tl.min(", "tl.reduce("
 """A loop, a product of tiles, a scan, and reductions, in a kernel's text."""
 
+
 def loads_early(text: str) -> bool:
     """Whether a kernel, the last function of its text, loads before it waits for the last one."""
     before, waits, _ = text.partition(f".{AWAIT_LAST}()")

@@ -15,6 +15,7 @@ from ..errors import Refusal, Refused
 from ..graph.graph import Graph, TensorType
 from ..graph.sizes import nominal
 from ..memo import by_identity
+from ..stream.masked_sums import infinite_where_masked
 from ..stream.online import Correction, Proof, derive
 from ..trace.trace import trace
 from ..values.values import (
@@ -242,7 +243,10 @@ def _built(values: Values) -> dict[tuple[Layout, int, int | None], Nest | Refusa
 def _build(values: Values, layout: Layout, phase: int, along: int | None) -> Nest:
     assert all(extent != 0 for extent in values.extents.values()), "the trace refuses what is empty"
     axes = tile_axes(values, layout, phase, along)
+    are_parts = values.are_parts
     values, corrections, derived = _derived(values, axes)
+    if not are_parts:
+        values, corrections = infinite_where_masked(values, corrections)
     loops = frozenset(i for i, axis in enumerate(axes) if axis.role is Role.LOOP)
     place_of = {f: (i, axis) for i, axis in enumerate(axes) for f in axis.factors}
     loads, forms = {}, {}

@@ -45,11 +45,13 @@ class Correction:
 
     exponent: (coefficient c, id of the extremum x in `Derived.values`); c is negative for a
     maximum and positive for a minimum, so that H never grows and is 0 where x was infinite.
-    shift: the same of k; an extremum that is infinite still, as it begins, counts as 0."""
+    shift: the same of k; an extremum that is infinite still, as it begins, counts as 0.
+    masked: zeros are selected in place of some elements of the fold."""
 
     exponent: tuple[tuple[float, int], ...]
     base: ExponentBase = "e"
     shift: tuple[tuple[float, int], ...] = ()
+    masked: bool = False
 
     @property
     def follows(self) -> frozenset[int]:
@@ -173,7 +175,7 @@ def _separate(
     proofs += [Proof(value.origin, "shift", _adding(kind, work, y)) for y in logs]
     shift = tuple((k, x) for x, k in sorted(whole.shift.extrema.items())) if whole.shift else ()
     if exponent or shift:
-        corrections[inner] = Correction(exponent, whole.base, shift)
+        corrections[inner] = Correction(exponent, whole.base, shift, whole.masked)
         rule = "shift" if shift else "exponent"
         proofs.append(Proof(value.origin, rule, _statement(work, corrections[inner])))
     return proofs

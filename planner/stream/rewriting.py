@@ -58,6 +58,11 @@ class Rewriting:
             self.values.append(Value(len(self.values), kind, dims, dtype, origin))
         return self._same[key]
 
+    def copied(self, slot: int) -> int:
+        """What is in a slot, as another value, which the slot may read."""
+        self.values.append(replace(self.values[slot], id=len(self.values)))
+        return len(self.values) - 1
+
     def there(self, kind: ValueKind, like: int) -> int | None:
         """The value that there is of a kind, of the shape and dtype of another value."""
         return self._same.get(self._identity(kind, self.values[like].dims, self.values[like].dtype))

@@ -41,6 +41,7 @@ from ..values.values import (
     compute,
     mapped,
 )
+from .masked_sums import identity_of, is_exposed
 from .online import Correction, derive, followed
 from .ragged_parts import guarded, is_inside, length_of, neutral, places
 
@@ -318,7 +319,7 @@ class _SplitBuilder:
             known = copy.value(output.value)
             outputs.append(replace(output, index=len(outputs), value=known, dims=dims))
             written.append(("out", output.index))
-        made = copy.finish(outputs)
+        made = replace(copy.finish(outputs), are_parts=True)
         whole = any(kind == "out" for kind, _ in written) and not self._is_row_of_tiles(made)
         return Phase(made, tuple(written), self.rest if whole else None)
 
@@ -432,6 +433,21 @@ class _Copy:
             count = builder.values.size(fold.reduced)
             share = reciprocal(count)
             total = self._compute(Op.MUL, kept, old, self=Ref(total), other=share)
+        if correction is not None and is_exposed(builder.values, old.id, correction):
+            total = self._infinite_where_masked(total, correction, kept, old)
+        return total
+
+    def _infinite_where_masked(
+        self, total: int, correction: Correction, kept: Dims, old: Value
+    ) -> int:
+        """See `masked_sums.py`."""
+        for _, x in correction.exponent:
+            extremum = self.builder.values.values[x]
+            found, dims = self.value(x), tuple(self.factors(d) for d in extremum.dims)
+            kind = compute(Op.EQ, extremum.dtype, self=Ref(found), other=identity_of(extremum.kind))
+            own: dict[str, Arg] = {"condition": Ref(self._add(kind, dims, "bool", extremum.origin))}
+            factor = self._compute(Op.WHERE, dims, old, **own, self=math.inf, other=1.0)
+            total = self._compute(Op.MUL, kept, old, self=Ref(total), other=Ref(factor))
         return total
 
     def _scale(self, correction: Correction, source: ValueKind, dims: Dims, old: Value) -> int:

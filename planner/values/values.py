@@ -319,6 +319,8 @@ class Values:
     values: tuple[Value, ...]
     outputs: tuple[Output, ...]
     extents: Mapping[int, int]
+    are_parts: bool = False
+    """Whether the outputs are folds of parts of a loop, which another kernel puts together."""
 
     def size(self, factors: Factors) -> int:
         """Elements along factors."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from fusionplan.bench.strides import StridedFunction, graph_of
+from fusionplan.bench.strides import StridedFunction
+from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.cost import estimate
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.graph import ops
+from fusionplan.planner.graph.graph import Graph
+from fusionplan.planner.groups.group import subgraph, with_free_nodes
 from fusionplan.planner.space.space import Space, space_of
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 FUNCTIONS = {
     "normalize": StridedFunction(lambda a: F.normalize(a, dim=-1), ((2000003, 33),), torch.float32),
@@ -39,11 +45,21 @@ PAIRS = [
 ]
 
 
+def traced(function: StridedFunction) -> Graph:
+    """All of a function as one group: the graph that was measured."""
+    with FakeTensorMode():
+        given = [torch.empty(shape, dtype=function.dtype) for shape in function.shapes]
+        made = make_fx(lambda *x: [function.of(*x)], decomposition_table=decompositions())(*given)
+    whole = capture(made).graph
+    nodes = (node.id for node in whole.nodes if ops.is_compute(node))
+    return subgraph(whole, with_free_nodes(whole, nodes)).graph
+
+
 @pytest.mark.parametrize("name, fast, fast_us, slow, slow_us", PAIRS)
 def test_the_faster_config_is_expected_to_be_faster(
     name: str, fast: Config, fast_us: int, slow: Config, slow_us: int
 ) -> None:
-    space = space_of(graph_of(FUNCTIONS[name]), H200)
+    space = space_of(traced(FUNCTIONS[name]), H200)
     assert isinstance(space, Space)
     kernels = {c: space.schedules[c.layout].kernels for c in (fast, slow)}
     expected = {c: sum(estimate(k.nest, c, H200).seconds for k in ks) for c, ks in kernels.items()}
