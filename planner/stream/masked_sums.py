@@ -60,14 +60,16 @@ def identity_of(kind: object) -> float:
 
 def is_exposed(values: Values, fold: int, correction: Correction) -> bool:
     """Whether something reads the sum that is no such quotient. Not where zeros are selected in
-    place of elements: those of a masked row may all be."""
+    place of elements: those of a masked row may all be. Nor where the user lets the extremum of a
+    masked row be another number, as torch's logsumexp does."""
     kind = values.values[fold].kind
     assert isinstance(kind, Fold)
     if not correction.exponent or correction.shift or correction.masked or kind.monoid != SUM:
         return False
     if any(isinstance(v.kind, Fold) and v.kind.weight == fold for v in values.values):
         return False
-    return not _Quotients(values, {x for _, x in correction.exponent}).hold(fold)
+    quotients = _Quotients(values, {x for _, x in correction.exponent})
+    return not (quotients.are_chosen(kind.source) or quotients.hold(fold))
 
 
 class _Quotients:
@@ -82,6 +84,11 @@ class _Quotients:
         stored = any(output.value == number for output in self.values.outputs)
         readers = (v for v in self.values.values if number in v.reads)
         return not stored and all(self._holds(reader, number) for reader in readers)
+
+    def are_chosen(self, source: int) -> bool:
+        """Whether something is chosen by an extremum before it comes into a source."""
+        kinds = (self.values.values[v].kind for v in self.behind[source] if self._follows(v))
+        return any(isinstance(kind, Compute) and kind.op is Op.WHERE for kind in kinds)
 
     def _holds(self, reader: Value, number: int) -> bool:
         kind = reader.kind

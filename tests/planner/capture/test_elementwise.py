@@ -79,8 +79,9 @@ def test_hardsigmoid_is_eagers_on_its_device() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("function", [F.hardsigmoid, F.hardswish])
 def test_gradients_of_hardsigmoid_and_hardswish_are_eagers(function: Any, dtype: Any) -> None:
-    """ATen's factor of the first is of float32 on the CPU too, beside float64."""
-    x = torch.tensor([-4, -3, -2.9, 0.3, 2.9, 3, 4, torch.nan], dtype=dtype, requires_grad=True)
+    """ATen's factor of the first is of float32 on the CPU too, beside float64. Seven elements fill
+    no vectors of a CPU, by which NaN has a NaN as its gradient, not that of what is above 3."""
+    x = torch.tensor([-4, -3, -2.9, 2.9, 3, 4, torch.nan], dtype=dtype, requires_grad=True)
 
     def graded(x: torch.Tensor) -> torch.Tensor:
         (found,) = torch.autograd.grad(function(x).sum(), x)

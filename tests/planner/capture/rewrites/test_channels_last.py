@@ -274,7 +274,9 @@ def test_images_one_behind_the_other(compiled):
         near(fast(x), model(x))
     (graph,) = graphs(dispatcher)
     (left,) = convolutions(graph)
-    assert left.type.stride[1] == 1
+    # A CPU without instructions for bfloat16 convolves it by a formula of its own, channels first.
+    if DEVICE != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        assert left.type.stride[1] == 1
     assert [n.op for n in graph.nodes].count("aten.addmm.default") == 2
     assert all(live.runner.kernels_per_call for live in dispatcher.live.values())
 
