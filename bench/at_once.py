@@ -44,6 +44,7 @@ PATIENT_S = 20.0
 """and never below these seconds."""
 
 NO_TIME = "no time was left"
+STRAGGLED = "it was not ready when the others of its GPU were measured"
 
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 
@@ -162,11 +163,12 @@ class AtOnce:
                 more = {VARIABLE: str(turns), READY: str(ready), GO: str(go)}
                 running[name] = self._begun("--measure", name, self.gpus[gpu], more), ready
             late = self._late(running)
+            why = STRAGGLED if self._left else NO_TIME
             for name in late:
                 running[name][0].kill()
             go.touch()
             for name, (process, _) in running.items():
-                self._ended("--measure", name, process, NO_TIME if name in late else "")
+                self._ended("--measure", name, process, why if name in late else "")
 
     def _late(self, running: Mapping[str, tuple[subprocess.Popen[bytes], Path]]) -> list[str]:
         """Those of the processes that are not ready when it is time to begin."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fusionplan.bench import run as running
 from fusionplan.bench.__main__ import main
+from fusionplan.bench.at_once import STRAGGLED
 from fusionplan.bench.result import CHILD, REPORT, Missing
 from fusionplan.bench.run import Children, SoFar
 from fusionplan.bench.together import mixed, run_together
@@ -101,7 +102,7 @@ def test_what_fails_is_told_and_leaves_the_others(fake):
 def test_what_had_no_time_is_told(fake):
     children = fake(slow="splade_head")(None, "cpu", 1.0)
     report = together(children, [], time.monotonic() + 10.0, patient_s=0.5)
-    assert report.failed == {"splade_head": "measure: no time was left"}
+    assert report.failed == {"splade_head": f"measure: {STRAGGLED}"}
     report = together(fake()(None, "cpu", 1.0), [], time.monotonic() - 1.0)
     assert report.failed == dict.fromkeys(NAMES, "no time was left")
 

@@ -58,7 +58,9 @@ def masked() -> torch.Tensor:
     return x.to(DEVICE)
 
 
-@pytest.mark.parametrize("function", [log_sum, the_sum, one_over, below_the_least, chosen, softmax, safe])
+@pytest.mark.parametrize(
+    "function", [log_sum, the_sum, one_over, below_the_least, chosen, softmax, safe]
+)
 def test_a_row_of_minus_infinity_sums_to_nan(function) -> None:
     assert check(function, [masked()], [LOOP]) == 1
 
