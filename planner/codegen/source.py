@@ -17,15 +17,14 @@ LOOP, DOT, SCAN = "tl.range(", "tl.dot(", "tl.associative_scan("
 REDUCTIONS = "tl.sum(", "tl.max(", "tl.min(", "tl.reduce("
 """A loop, a product of tiles, a scan, and reductions, in a kernel's text."""
 
+TF32 = 'input_precision="tf32"'
+"""The option of a product of float32 that may be computed in TF32."""
+
 
 def loads_early(text: str) -> bool:
     """Whether a kernel, the last function of its text, loads before it waits for the last one."""
     before, waits, _ = text.partition(f".{AWAIT_LAST}()")
     return bool(waits) and "tl.load(" in before[before.rfind("@triton.jit") :]
-
-
-TF32 = 'input_precision="tf32"'
-"""The option of a product of float32 that may be computed in TF32."""
 
 
 @dataclass(frozen=True, slots=True)

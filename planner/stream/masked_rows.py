@@ -13,9 +13,15 @@ from collections.abc import Iterable
 
 from ..graph.graph import Ref
 from ..graph.op import NOTS, Op
-from ..graph.ops import ANY, MAX
-from ..values.values import Compute, Fold
+from ..graph.ops import ANY, MIN
+from ..values.values import Compute, Fold, ValueKind
 from .rewriting import Rewriting
+
+
+def of_nothing(extremum: ValueKind) -> float:
+    """What an extremum is of no element, or of masked ones alone."""
+    assert isinstance(extremum, Fold)
+    return math.inf if extremum.monoid == MIN else -math.inf
 
 
 def infinite_extremum(work: Rewriting, condition: int, extrema: Iterable[int]) -> int | None:
@@ -25,7 +31,7 @@ def infinite_extremum(work: Rewriting, condition: int, extrema: Iterable[int]) -
     for x in extrema:
         kind = work.values[x].kind
         assert isinstance(kind, Fold)
-        limit = -math.inf if kind.monoid == MAX else math.inf
+        limit = of_nothing(kind)
         if operands is not None and operands == (x, limit):
             return x
         if _is_never_another(work, condition, kind, limit):
@@ -33,14 +39,12 @@ def infinite_extremum(work: Rewriting, condition: int, extrema: Iterable[int]) -
     return None
 
 
-def multiplier(work: Rewriting, extremum: int) -> int:
-    """0 where an extremum is infinite, else 1."""
+def multiplier(work: Rewriting, extremum: int, masked: float = 0.0) -> int:
+    """The number `masked` where an extremum is infinite, else 1."""
     own = work.values[extremum]
-    assert isinstance(own.kind, Fold)
-    limit = -math.inf if own.kind.monoid == MAX else math.inf
-    infinite = work.compute(Op.EQ, extremum, self=Ref(extremum), other=limit)
-    zero, one = (work.number(n, own.dtype) for n in (0.0, 1.0))
-    operands = {"condition": Ref(infinite), "self": Ref(zero), "other": Ref(one)}
+    infinite = work.compute(Op.EQ, extremum, self=Ref(extremum), other=of_nothing(own.kind))
+    there, one = (work.number(n, own.dtype) for n in (masked, 1.0))
+    operands = {"condition": Ref(infinite), "self": Ref(there), "other": Ref(one)}
     return work.compute(Op.WHERE, extremum, **operands)
 
 

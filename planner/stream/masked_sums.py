@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from ..graph.graph import Ref
 from ..graph.op import Op
-from ..graph.ops import MIN, SUM
+from ..graph.ops import SUM
 from ..values.values import Compute, Fold, Value, Values
+from .masked_rows import multiplier
 from .online import Correction
 from .rewriting import Rewriting
 
@@ -29,33 +29,15 @@ def infinite_where_masked(
         return values, corrections
     work, sums = Rewriting(values, frozenset()), dict(corrections)
     for fold in found:
-        correction, own = sums.pop(fold), values.values[fold]
+        correction = sums.pop(fold)
         total = result = work.copied(fold)
         sums[total] = correction
         for _, x in correction.exponent:
-            extremum = values.values[x]
-            kind = work.compute(Op.EQ, x, self=Ref(x), other=identity_of(extremum.kind))
-            infinite, one = (work.number(n, own.dtype) for n in (math.inf, 1.0))
-            chosen = {"condition": Ref(kind), "self": Ref(infinite), "other": Ref(one)}
-            factor = work.compute(Op.WHERE, x, **chosen)
+            factor = multiplier(work, x, masked=math.inf)
             result = work.compute(Op.MUL, fold, self=Ref(result), other=Ref(factor))
         work.put(fold, result)
     made, renamed = work.finish()
-    return made, {
-        renamed[fold]: replace(
-            each,
-            exponent=tuple((c, renamed[x]) for c, x in each.exponent),
-            shift=tuple((k, renamed[x]) for k, x in each.shift),
-        )
-        for fold, each in sums.items()
-        if fold in renamed
-    }
-
-
-def identity_of(kind: object) -> float:
-    """What an extremum begins with."""
-    assert isinstance(kind, Fold)
-    return math.inf if kind.monoid == MIN else -math.inf
+    return made, {renamed[f]: each.renamed(renamed) for f, each in sums.items() if f in renamed}
 
 
 def is_exposed(values: Values, fold: int, correction: Correction) -> bool:

@@ -58,6 +58,13 @@ class Correction:
         """The extrema."""
         return frozenset(x for _, x in (*self.exponent, *self.shift))
 
+    def renamed(self, names: Mapping[int, int]) -> Correction:
+        """The same where the values have other ids."""
+        exponent, shift = (
+            tuple((c, names[x]) for c, x in terms) for terms in (self.exponent, self.shift)
+        )
+        return replace(self, exponent=exponent, shift=shift)
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -114,15 +121,7 @@ def derive(values: Values, over: frozenset[int]) -> Derived:
             work.sweeps[value.id] = work.now + 1
             refusals[value.origin] = refused.refusal
     result, renamed = work.finish()
-    renumbered = {
-        renamed[fold]: replace(
-            h,
-            exponent=tuple((c, renamed[x]) for c, x in h.exponent),
-            shift=tuple((k, renamed[x]) for k, x in h.shift),
-        )
-        for fold, h in corrections.items()
-        if fold in renamed
-    }
+    renumbered = {renamed[f]: h.renamed(renamed) for f, h in corrections.items() if f in renamed}
     return Derived(result, renumbered, tuple(proofs), refusals)
 
 

@@ -24,7 +24,6 @@ from typing import Literal
 from ..errors import Refused
 from ..graph.graph import Arg, Ref, TensorType, contiguous
 from ..graph.op import Accuracy, Op
-from ..graph.ops import MIN
 from ..graph.sizes import divisor_of, nominal, reciprocal, varies
 from ..values.axes import Factors
 from ..values.values import (
@@ -41,7 +40,8 @@ from ..values.values import (
     compute,
     mapped,
 )
-from .masked_sums import identity_of, is_exposed
+from .masked_rows import of_nothing
+from .masked_sums import is_exposed
 from .online import Correction, derive, followed
 from .ragged_parts import guarded, is_inside, length_of, neutral, places
 
@@ -407,9 +407,7 @@ class _Copy:
     def _finite(self, old: Value, found: int, dims: Dims) -> int:
         """An extremum as it stands in exponents: 0 where a mask leaves a part nothing. Its sums are
         then 0, and not of inf - inf, which is NaN."""
-        assert isinstance(old.kind, Fold)
-        nothing = math.inf if old.kind.monoid == MIN else -math.inf
-        kind = compute(Op.EQ, old.dtype, self=Ref(found), other=nothing)
+        kind = compute(Op.EQ, old.dtype, self=Ref(found), other=of_nothing(old.kind))
         empty = self._add(kind, dims, "bool", old.origin)
         own: dict[str, Arg] = {"condition": Ref(empty), "self": 0.0, "other": Ref(found)}
         return self._compute(Op.WHERE, dims, old, **own)
@@ -444,7 +442,7 @@ class _Copy:
         for _, x in correction.exponent:
             extremum = self.builder.values.values[x]
             found, dims = self.value(x), tuple(self.factors(d) for d in extremum.dims)
-            kind = compute(Op.EQ, extremum.dtype, self=Ref(found), other=identity_of(extremum.kind))
+            kind = compute(Op.EQ, extremum.dtype, self=Ref(found), other=of_nothing(extremum.kind))
             own: dict[str, Arg] = {"condition": Ref(self._add(kind, dims, "bool", extremum.origin))}
             factor = self._compute(Op.WHERE, dims, old, **own, self=math.inf, other=1.0)
             total = self._compute(Op.MUL, kept, old, self=Ref(total), other=Ref(factor))
