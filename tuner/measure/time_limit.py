@@ -19,7 +19,7 @@ SOON_S = 1e-3
 PATIENT_S = 1.0
 """and seconds after which that is no longer asked."""
 
-WHOLE = frozenset({"__enter__", "__exit__", "__del__"})
+UNINTERRUPTED = frozenset({"__enter__", "__exit__", "__del__"})
 """Methods that run to their end: torch's modes and settings, which a context puts in place, would
 outlive it, and what `__del__` raises is lost."""
 
@@ -83,7 +83,7 @@ _asked: list[float] = []
 def _stop(number: int, frame: FrameType | None) -> None:
     """The handler of the timer's signal. frame: where the signal came."""
     now = time.monotonic()
-    if _is_within(WHOLE, frame) and now - (_asked or [now])[0] < PATIENT_S:
+    if _is_within(UNINTERRUPTED, frame) and now - (_asked or [now])[0] < PATIENT_S:
         if not _asked:
             _asked.append(now)
         signal.setitimer(signal.ITIMER_REAL, SOON_S, AGAIN_S)
