@@ -9,7 +9,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from ..capture.rotating_inputs import RotatingInputs
 from ..capture.traced_model import TracedGraph, TracedModel
 from ..measure.contest import TurnCall
 from ..measure.time_limit import OutOfTime, stopped_after
+from ..measure.turns import current_gpu_turn
 from ..measure.wall import Wall
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
@@ -183,9 +184,9 @@ class Baselines:
             found = found_in_caches() if self._is_found(name) else nullcontext()
             with limit, quiet_autotuning(), found:
                 # The first call of a mode compiles, which takes the turn where it times kernels.
-                with self.turn if name == EAGER else nullcontext():
+                with self._device_turn() if name == EAGER else nullcontext():
                     call(0)
-                with self.turn:
+                with self._device_turn():
                     call(1)
                     if torch.cuda.is_available():
                         torch.cuda.synchronize()
@@ -199,6 +200,12 @@ class Baselines:
             self.ready[name] = call
         if wall:
             self._took[name] = wall.clock() - began
+
+    @contextmanager
+    def _device_turn(self) -> Iterator[None]:
+        """Of this tune's threads and processes, and of the tunes that share the GPU."""
+        with self.turn, current_gpu_turn():
+            yield
 
     def _leave_out(self, name: str, reason: str) -> None:
         self.left_out[name] = reason

@@ -31,6 +31,7 @@ from ..gate.gate import Failed, GateCase, Passed, cases, fault, judge
 from ..measure.contest import Ring, TurnCall
 from ..measure.time_limit import OutOfTime, stopped_after
 from ..measure.timing import SPARED, first_of_equals
+from ..measure.turns import current_gpu_turn
 from ..progress.progress import Progress
 from ..search.tuned_groups import Identity
 from ..workers.kernels_ahead import (
@@ -169,15 +170,17 @@ def _check(
 
     def make_cases() -> None:
         if not given:
-            given.extend(cases(arena.captured, arena.inputs))
-            for one in given:
-                one.expected  # noqa: B018 - it is kept, and takes seconds
+            with current_gpu_turn():
+                given.extend(cases(arena.captured, arena.inputs))
+                for one in given:
+                    one.expected  # noqa: B018 - it is kept, and takes seconds
 
     late = _compile_ahead(plan, arena, make_cases, COMPILE_SHARE * arena.left_s(not found))
     try:
         executor = _executor(number, plan, late, arena)
         make_cases()
-        verdict = judge(executor, given)
+        with current_gpu_turn():
+            verdict = judge(executor, given)
     except FusionplanError as error:
         verdict = Failed(str(error))
     except torch.OutOfMemoryError as error:

@@ -37,6 +37,7 @@ from ..trial.outcome import (
 from ..trial.running import KernelRun, Loaded, load, output_types
 from .lost_device import why_lost
 from .timing import Timer, conditions, stopwatch_for
+from .turns import current_gpu_turn
 
 _KEPT_GROUPS = 2
 _SHARE = 0.1
@@ -74,8 +75,12 @@ class MeasureRole:
         self._prepared: OrderedDict[str, Prepared] = OrderedDict()
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """An answer for each request. Raises Broken when the process must end after it, with the
-        answer in its arguments."""
+        """An answer for each request, with the GPU to itself of all processes that take turns.
+        Raises Broken when the process must end after it, with the answer in its arguments."""
+        with current_gpu_turn():
+            return self._answer(request)
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             match request["do"]:
                 case "measure":

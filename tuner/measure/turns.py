@@ -1,8 +1,8 @@
-"""Turns of processes that time on one GPU at once: a lock on a file, held while one of them times.
+"""Turns of processes that share one GPU: a lock on a file, held while one of them works on it.
 
 Off unless $PLANNER_TURNS names a folder for the files. Then many tunes may share a GPU: they
-compile side by side, and none times while another does. What they run on it besides, as checks of
-candidates, takes no turn and may fall into a measurement.
+compile side by side, and none times a kernel, or checks one, while another does: a reference in
+float64 that runs beside a measurement makes it some times as long.
 """
 
 from __future__ import annotations

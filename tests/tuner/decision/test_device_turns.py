@@ -3,13 +3,19 @@
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
+import torch
+from fusionplan.tuner.decision import baselines as baselines_module
 from fusionplan.tuner.decision import device_turns
 from fusionplan.tuner.decision.baselines import Baselines
 from fusionplan.tuner.decision.device_turns import Stop, side_by_side, timed_in_turn
+from fusionplan.tuner.measure import measure_role
 from fusionplan.tuner.measure.fair_lock import FairLock
+from fusionplan.tuner.measure.measure_role import MeasureRole
 from fusionplan.tuner.measure.time_limit import end_now
+from fusionplan.tuner.measure.timing import Timer, stopwatch_for
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import Silent
 
@@ -158,3 +164,35 @@ def test_others_may_have_the_turn_while_a_call_of_a_graph_tunes_a_kernel(monkeyp
         "call": True,
     }
     assert [lock.is_mine, among_tunes.is_mine] == [False, False]
+
+
+def test_baselines_are_called_in_the_turn_of_all_that_share_the_gpu(monkeypatch, tmp_path):
+    own, among_tunes = FairLock(tmp_path / "turn"), FairLock(tmp_path / "gpu")
+    monkeypatch.setattr(baselines_module, "current_gpu_turn", lambda: among_tunes)
+    seen = {name: [] for name in ("eager", "default")}
+
+    def call(name: str, turn: int) -> None:
+        seen[name].append((turn, own.is_mine, among_tunes.is_mine))
+
+    given = {name: partial(call, name) for name in seen}
+    Baselines(given, Silent(), nullcontext, turn=own).warm()
+    assert seen["eager"] == [(0, True, True), (1, True, True)]
+    assert seen["default"] == [(0, False, False), (1, True, True)], "the first call compiles"
+    assert not own.is_mine
+    assert not among_tunes.is_mine
+
+
+def test_a_measuring_process_answers_in_the_turn_of_all_that_share_the_gpu(monkeypatch, tmp_path):
+    among_tunes, seen = FairLock(tmp_path / "gpu"), []
+    monkeypatch.setattr(measure_role, "current_gpu_turn", lambda: among_tunes)
+
+    def lost(device: torch.device) -> str:
+        seen.append(among_tunes.is_mine)
+        return str(device)
+
+    monkeypatch.setattr(measure_role, "why_lost", lost)
+    cpu = torch.device("cpu")
+    role = MeasureRole(cpu, Timer(stopwatch_for(cpu)), memory_bytes=1 << 30)
+    assert role.handle({"do": "probe"}) == {"lost": "cpu"}
+    assert seen == [True]
+    assert not among_tunes.is_mine
