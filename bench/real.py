@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,12 +36,21 @@ from ..tuner.measure.lost_device import why_lost
 from ..tuner.measure.timing import stopwatch_for
 from .at_once import READY, THREADS, AtOnce, visible_gpus, wait_for_the_others
 from .measure import Notes, machine
+from .odd_rows import ODD_ROWS
 from .real_models import FUNCTIONS, REAL, RealCase
 from .run import commit
 from .surviving import begin_again
+from .unseen_models import UNSEEN
 
 OURS = "fusionplan"
-DTYPE = torch.bfloat16
+
+CASES = {**REAL, **UNSEEN, **FUNCTIONS, **ODD_ROWS}
+KINDS: dict[str, Collection[str]] = {
+    "models": REAL,
+    "unseen": UNSEEN,
+    "functions": FUNCTIONS,
+    "odd-rows": ODD_ROWS,
+}
 
 BROKEN = 70
 """The exit code of a process for which a mode has broken the device."""
@@ -89,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.measure:
         return _survive(options)
-    names = [n for n in (*REAL, *FUNCTIONS) if _is_asked(n, options)]
+    names = [name for name in CASES if _is_asked(name, options)]
     names.sort(key=_compiles_quickly)
     until = time.monotonic() + options.limit
     options.store = Path(options.store or tempfile.mkdtemp())
@@ -113,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     gpus = visible_gpus(options.gpus)
     work = AtOnce(gpus, options.at_once, until, command, told, errors_of, _threads)
-    if options.at_once > 1:
+    if options.by_model:
+        work.measured(names)
+    elif options.at_once > 1:
         work.together(names)
     else:
         work.one_by_one(names)
@@ -126,7 +137,7 @@ def _command(step: str, name: str, options: argparse.Namespace) -> list[str]:
     into = _into(options.store, name)
     made = [sys.executable, "-m", "fusionplan.bench.real", step, name, "--into", str(into)]
     made += ["--store", str(into.with_suffix(".db")), "--effort", options.effort]
-    made += ["--budget", str(options.budget)]
+    made += ["--budget", str(options.budget), *["--by-model"] * options.by_model]
     for option in ("seconds", "trials", "jobs"):
         value = getattr(options, option)
         made += [f"--{option}", str(value)] if value else []
@@ -145,14 +156,15 @@ def _into(folder: Path, name: str) -> Path:
 def _is_asked(name: str, options: argparse.Namespace) -> bool:
     if options.names:
         return any(part in name for part in options.names)
-    return name in (FUNCTIONS if options.functions else REAL)
+    return name in KINDS[options.kind]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("names", nargs="*", help="parts of names; all models where none is given")
-    add("--functions", action="store_true", help="functions of one to five operations")
+    add("names", nargs="*", help="parts of names; all of a kind where none is given")
+    add("--kind", choices=KINDS, default="models", help="which cases (default: models)")
+    add("--by-model", action="store_true", help="the cost model's plans: no tune")
     add("--effort", default="default")
     add("--seconds", type=float, default=None, help="of each tune, in place of the effort's")
     add("--trials", type=int, default=None, help="of each tune, in place of the effort's")
@@ -183,7 +195,7 @@ def _threads(name: str) -> int:
 
 def _tune(options: argparse.Namespace) -> None:
     real = _noted(options.tune, options.into)
-    tuned(real, *made((REAL | FUNCTIONS)[real.name]()), options)
+    tuned(real, *made(CASES[real.name]()), options)
     _write(real, options.into)
 
 
@@ -213,7 +225,7 @@ def _survive(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> None:
     real = _noted(options.measure, options.into)
-    case = prepared(real, *made((REAL | FUNCTIONS)[real.name]()), options)
+    case = prepared(real, *made(CASES[real.name]()), options)
     with wait_for_the_others():
         compared(case, options.budget)
     _write(real, options.into)
@@ -232,13 +244,12 @@ def _write(real: Real, into: Path) -> None:
 
 def made(case: RealCase) -> tuple[torch.nn.Module, dict[str, Any]]:
     torch.manual_seed(0)
-    model, inputs = case
     device = "cuda" if torch.cuda.is_available() else "cpu"
     moved = {
-        name: x.to(device, DTYPE if x.is_floating_point() else x.dtype)
-        for name, x in inputs.items()
+        name: x.to(device, case.dtype if x.is_floating_point() else x.dtype)
+        for name, x in case.inputs.items()
     }
-    return model.eval().to(device, DTYPE), moved
+    return case.model.eval().to(device, case.dtype), moved
 
 
 class _Phases(Notes):
@@ -300,7 +311,7 @@ def prepared(
     static = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
     turns = RotatingInputs.of(CallArguments((), inputs), static)
     device = next(iter(inputs.values())).device
-    fast = load(model, store=options.store)
+    fast = load(model, store=options.store, on_miss="model" if options.by_model else None)
     given = {OURS: through(fast, turns), **model_baselines(model, turns, MODES)}
     notes = Notes()
     notes.kept += [f"{mode} is not compared: {why}" for mode, why in real.left_out.items()]

@@ -37,8 +37,8 @@ def ways(model, turns, modes):
     given = {"default": fails, "reduce-overhead": dies, "max-autotune-no-cudagraphs": breaks}
     return {"eager": eager, **given, "max-autotune": eager}
 
-real.REAL["doubled"] = lambda: (Doubled(), {"x": torch.ones(2, 3)})
-real.load = lambda model, store: dies if store == "dies" else model
+real.CASES["doubled"] = lambda: real.RealCase(Doubled(), {"x": torch.ones(2, 3)})
+real.load = lambda model, store, on_miss: dies if store == "dies" else model
 real.plans = lambda model: []
 real.executors = lambda model: []
 real.why_lost = lambda device: None
