@@ -1,4 +1,8 @@
-"""Errors as the command line tells them: one line on stderr and a documented exit code."""
+"""Errors as the command line tells them: one line on stderr and a documented exit code.
+
+All codes are listed here. An exception has its own as `exit_code`: those of the command line here,
+others in `planner/errors.py` and `db/errors.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Refusals, which are values, and exceptions, which have documented exit codes."""
+"""Refusals, which are values, and the planner's exceptions, each with its exit code.
+
+The list of all codes, with what each means, is in `cli/errors.py`. A store's exceptions have theirs
+in `db/errors.py`.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ NaN and each infinity must be where eager or the value has them. Where sums come
 float32, their order decides whether they overflow on the way, eager's as well as ours: there as
 many elements may differ as eager's do, twice. An integer or a boolean is that of eager, that of
 the value, or one that rounding alone can make of it (see `rounding_flips`). What an output is
-compared with comes from `reference`.
+compared with, and the units and tolerances of each type, come from `reference`; the factors of the
+limits from `slices`.
 """
 
 from __future__ import annotations

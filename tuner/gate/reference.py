@@ -1,8 +1,9 @@
 """The numbers that outputs must come close to: the graph in float64, by eager, and with errors.
 
 `references` gives one `Reference` for each output of a graph. The evaluations with errors, which
-say what rounding may make of an output, are made only when something asks for them. How outputs are
-compared with all of these is in `check`.
+say what rounding may make of an output, are made only when something asks for them. Here are also
+the units in the last place of each type, and the tolerances where there is no float64. The factors
+of a limit are in `slices`. How outputs are compared with all of these is in `check`.
 """
 
 from __future__ import annotations

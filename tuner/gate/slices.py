@@ -3,6 +3,9 @@
 A slice is a row along the last dimension, or several short rows together, or a part of a long
 one. Sizes and errors count within their slice, so that a wrong row is not lost among right ones,
 nor a small one beside large ones. A large output is looked at in pieces.
+
+Here are the factors of the accuracy rule (see `check`), by which `limits` allows errors. The units
+of each type come from `reference`.
 """
 
 from __future__ import annotations

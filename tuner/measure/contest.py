@@ -6,8 +6,10 @@ with the host's time included. A user's program may be bound by either, and its 
 than in a tune, as where other processes share the processor: of short calls it is also asked how
 long a busy one takes where the host takes half as long again (`SLOWER_HOST`). A contestant is
 judged by the one in which it falls further behind the fastest. The least behind wins; of those that
-are equal, the one named first. Rounds go on until intervals tell the winner from all others or show
-that they are equal, or the budget ends; who is clearly behind drops out.
+are equal (`timing.is_equal`), the one named first. Rounds go on until intervals tell the winner
+from all others or show that they are equal, or the budget ends; who is clearly behind drops out.
+The winner is not always what is kept: `decision/decide.py` names the contestants in their order,
+gives the user's own code 1% in advance, and may keep a plan that spares memory.
 
 What the host finds in its caches depends on who is timed before: without the overwriting, those
 that are left after others have dropped out would be timed in another way than before, and than a

@@ -1,7 +1,8 @@
-"""Timing: cold cache, adaptive, interleaved; and what counts as a win.
+"""Timing: cold cache, adaptive, interleaved; and which times are equal, and what counts as a win.
 
-Every run is preceded by zeroing a buffer larger than the L2 cache, between two events of its own,
-exactly as `triton.testing.do_bench` does it: the launch is prepared while the buffer is zeroed.
+Every run is preceded by a flush of the L2 cache: a buffer larger than the cache is zeroed, and the
+run is timed between two events of its own, exactly as `triton.testing.do_bench` does it. The launch
+is prepared while the buffer is zeroed.
 """
 
 from __future__ import annotations

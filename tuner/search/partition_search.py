@@ -1,8 +1,9 @@
 """The search for the nodes that share a kernel, by measured time.
 
-The time of a partition is the sum of its groups' times, so that every measured group serves every
-partition that contains it, and each distinct group is tuned once. What a lower bound shows cannot
-win is never compiled. Caches break the sum: the best few are measured end to end afterwards.
+A partition here is any cover of the graph that is tried, also one whose groups share nodes. Its
+time is the sum of its groups' times, so that every measured group serves every partition that
+contains it, and each distinct group is tuned once. What a lower bound shows cannot win is never
+compiled. Caches break the sum: the best few are measured end to end afterwards.
 """
 
 from __future__ import annotations

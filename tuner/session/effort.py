@@ -1,4 +1,7 @@
-"""The budgets of a tune: three efforts with names, and the limits of one graph's search."""
+"""The budgets of a tune: three efforts with names, and the limits of one graph's search.
+
+The figures of the efforts are also in a table of docs/howto-tune.md, which no test checks.
+"""
 
 from __future__ import annotations
 
