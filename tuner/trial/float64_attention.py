@@ -8,29 +8,35 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ...planner.errors import PlanError
 from ...planner.graph.ops import overload
 
 _PREFIX = "aten._scaled_dot_product_"
 _KINDS = ("flash", "efficient", "cudnn")
+_WAYS = ("", "_backward")
+_KEPT_ROWS = 32
 
 
 def wide_attention(op: str) -> Callable[..., tuple[Any, ...]] | None:
     """A function that takes the arguments of a vendor's call and computes its results from scores
     in memory; None for any other operation. Of the results the first two, output and logarithm of
-    the sums, or the gradients have numbers; the rest is the state of kernels that do not run."""
-    names = {f"{_PREFIX}{kind}_attention{way}.default" for kind in _KINDS for way in _WAYS}
+    the sums, or the gradients have numbers and the shapes of the vendor's; the rest is the state of
+    kernels that do not run."""
+    names = {f"{_PREFIX}{kind}_attention{way}.default": kind for kind in _KINDS for way in _WAYS}
     if op not in names:
         return None
     schema = overload(op)._schema
-    return partial(_WAYS["_backward" if "_backward" in op else ""], schema)
+    if "_backward" in op:
+        return partial(_backward, schema)
+    return partial(_forward, schema, names[op])
 
 
-def _forward(schema: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+def _forward(schema: Any, kind: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     given = _named(schema, args, kwargs)
     weights, sums, _ = _weights(given)
-    found: list[Any] = [weights @ _each(given["value"], given), sums]
+    found: list[Any] = [weights @ _each(given["value"], given), _as_kept(kind, sums)]
     for result in schema.returns[2:]:
         tensor = str(result.type) == "Tensor"
         found.append(torch.empty(0, dtype=torch.int64, device=sums.device) if tensor else 0)
@@ -53,7 +59,14 @@ def _backward(schema: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-_WAYS = {"": _forward, "_backward": _backward}
+def _as_kept(kind: str, sums: torch.Tensor) -> torch.Tensor:
+    """The logarithms of the sums as the vendor's kernel keeps them for its backward pass: cuDNN in
+    one more dimension, the memory-efficient one with infinities up to a multiple of rows."""
+    if kind == "cudnn":
+        return sums[..., None]
+    if kind == "efficient":
+        return F.pad(sums, (0, -sums.shape[-1] % _KEPT_ROWS), value=math.inf)
+    return sums
 
 
 def _named(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
