@@ -9,7 +9,8 @@ import torch
 def gpt2() -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(use_cache=False)).eval().to(torch.bfloat16)
+    model: torch.nn.Module = GPT2LMHeadModel(GPT2Config(use_cache=False))
+    return model.eval().to(torch.bfloat16)
 
 
 def gpt2_inputs(device: str = "cuda") -> tuple[torch.Tensor]:

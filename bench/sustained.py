@@ -32,7 +32,7 @@ Call = Callable[[int], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class TimedProduct:
     """[rows, inner] by [inner, columns]."""
 
     rows: int
@@ -53,7 +53,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class TimedConvolution:
     """Of square images whose channels lie side by side, with a border of zeros that keeps their
     side."""
 
@@ -82,17 +82,17 @@ class Convolution:
         return lambda turn: F.conv2d(given[turn], by[turn], padding=self.taps // 2)
 
 
-ASKED: tuple[Product | Convolution, ...] = (
-    Product(8192, 8192, 8192),
-    Product(8192, 4096, 14336),
-    Product(12608, 768, 3072),
-    Product(12608, 3072, 768),
-    Product(16384, 1024, 4096),
-    Product(8192, 1024, 50304),
-    Convolution(64, 640, 640, 32, 3),
-    Convolution(64, 256, 256, 14, 3),
-    Convolution(64, 64, 64, 56, 3),
-    Convolution(64, 64, 256, 56, 1),
+ASKED: tuple[TimedProduct | TimedConvolution, ...] = (
+    TimedProduct(8192, 8192, 8192),
+    TimedProduct(8192, 4096, 14336),
+    TimedProduct(12608, 768, 3072),
+    TimedProduct(12608, 3072, 768),
+    TimedProduct(16384, 1024, 4096),
+    TimedProduct(8192, 1024, 50304),
+    TimedConvolution(64, 640, 640, 32, 3),
+    TimedConvolution(64, 256, 256, 14, 3),
+    TimedConvolution(64, 64, 64, 56, 3),
+    TimedConvolution(64, 64, 256, 56, 1),
 )
 
 
@@ -100,7 +100,7 @@ def _normal(shape: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.randn(shape, device=device, dtype=torch.bfloat16)
 
 
-def rates(of: Product | Convolution, device: torch.device) -> tuple[float, float]:
+def rates(of: TimedProduct | TimedConvolution, device: torch.device) -> tuple[float, float]:
     """FLOP/s that are sustained, and of the first calls after a rest."""
     call = of.call(device)
     call(0)

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from compiling import forked
-from fusionplan.bench.real import CONTEST, Real, row
+from fusionplan.bench.real import CASES, CONTEST, KINDS, Real, made, row
 from fusionplan.tuner.workers.processes import import_path
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 STORES = ("none", "dies")
 _MEASURED = (
@@ -77,3 +79,20 @@ def test_times_from_before_the_contest_say_so():
     found = Real("doubled", seconds={"eager": (2e-6, 1e-6)}, under_way=CONTEST)
     assert "| 2.0 / 1.0 |" in row(found)
     assert row(found).endswith("ended in the contest; each way by itself |")
+
+
+def test_every_case_has_a_name_of_its_own_and_a_kind():
+    assert len(CASES) == sum(map(len, KINDS.values()))
+    assert set(CASES) == {name for names in KINDS.values() for name in names}
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [("add, small", torch.bfloat16), ("variance, 2000003 x 33, float32", torch.float32)],
+)
+def test_a_case_is_of_its_type(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with FakeTensorMode():
+        model, inputs = made(CASES[name]())
+        result = model(**inputs)
+    assert {x.dtype for x in inputs.values()} == {result.dtype} == {dtype}
