@@ -33,6 +33,11 @@ SECOND = 64 << 20
 """Bytes of a graph's own memory up to which others are recorded rather than small outputs copied,
 for inference. A copy costs the host four microseconds and the device two in each call."""
 
+AS_MANY = 10
+"""So many graphs as large as the last one must fit into what is free, for another to be recorded.
+Each has memory of its own: with a large intermediate, as where a group is left to ATen, the graphs
+of a few sets of inputs would fill a device."""
+
 MOVED, MOVED_EACH = 8 << 20, 1 << 20
 """Bytes of inputs that a call may copy to where its graph reads them, or for each kernel that its
 graph spares the host, where that is more: half a microsecond, where a launch takes several."""
@@ -99,7 +104,8 @@ class Replay:
 class GraphedExecutor:
     """`executor`, replayed. `boxed` and the call are as the executor's; `replays` counts.
 
-    graphs: most graphs at a time; calls for which there is none run plainly. copies: how
+    graphs: most graphs at a time, fewer where they need much of the device's memory; calls for
+    which there is none run plainly. copies: how
     many of the outputs, from the first on, may be handed out as copies; None: all of them. What a
     forward graph saves for its backward graph must stay where it is, for that one's sake. patience:
     calls with other addresses after which inputs are copied: those of a backward graph stay in
@@ -316,6 +322,8 @@ class GraphedExecutor:
             return
         finally:
             self.executor.discount(self.executor.calls - before)
+        if self._pools is None and AS_MANY * recording.nbytes > recording.left:
+            self._room = 0
         found = self._described(recording, args, pool, len(known))
         self._recorded.setdefault(key, []).append(found)
 

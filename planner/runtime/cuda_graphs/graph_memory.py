@@ -9,6 +9,7 @@ are, so that it becomes as large as its largest graph needs, in whatever order s
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +29,14 @@ computes the next."""
 
 class RecordedCall(NamedTuple):
     """A captured call. moved: by place, where the graph reads the inputs that move. outputs: what
-    each replay fills. nbytes: of the graph's own memory."""
+    each replay fills. nbytes: of the graph's own memory. left: bytes that are then free on the
+    device."""
 
     replay: Callable[[], None]
     moved: tuple[tuple[int, torch.Tensor], ...]
     outputs: list[Any]
     nbytes: int = 0
+    left: float = math.inf
 
 
 class Held(Protocol):
@@ -110,7 +113,8 @@ class CudaRecorder:
                 _keep_till_idle(graph, self._device)
                 placed, outputs = _lent(graph, inputs, placed, outputs)
         moved = tuple((place, placed[place]) for place in moving)
-        return RecordedCall(_replay(graph, pool, self._device), moved, outputs, nbytes)
+        left, _ = torch.cuda.mem_get_info(self._device)
+        return RecordedCall(_replay(graph, pool, self._device), moved, outputs, nbytes, left)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """When a call is replayed, by a recorder that stands for CUDA's."""
 
+import math
 import warnings
 from collections import deque
 
@@ -27,7 +28,7 @@ class Recorder:
     """A replay computes again from the same inputs into the same outputs."""
 
     def __init__(self):
-        self.captures, self.nbytes, self.idle = 0, 0, False
+        self.captures, self.nbytes, self.left, self.idle = 0, 0, math.inf, False
 
     def __call__(self, call, inputs, moving, pool):
         self.captures += 1
@@ -41,7 +42,7 @@ class Recorder:
                 old.copy_(new)
 
         moved = tuple((i, inputs[i]) for i in moving)
-        return RecordedCall(replay, moved, outputs, self.nbytes)
+        return RecordedCall(replay, moved, outputs, self.nbytes, self.left)
 
     def placed(self, outputs, pool):
         """The outputs where replays leave them."""
@@ -117,6 +118,17 @@ def test_where_a_graph_needs_much_memory_small_results_of_several_kernels_are_co
     second = run(x)[0]
     assert (run.replays, recorder.captures) == (2, 1)
     torch.testing.assert_close(second - first, torch.full((100,), 2.0))
+
+
+def test_graphs_are_few_where_they_need_much_of_what_is_free(graphed):
+    """Of four sets of inputs, each given twice."""
+    for left, captures in ((1000, 4), (999, 1)):
+        run, recorder, x = graphed(MOVED)  # too much to be copied
+        recorder.nbytes, recorder.left = 100, left
+        for given in [x, *(torch.randn(MOVED) for _ in range(3))]:
+            run(given), run(given)
+            assert torch.equal(run(given)[0], given * 2)
+        assert recorder.captures == captures
 
 
 class Counting(torch.utils._python_dispatch.TorchDispatchMode):
