@@ -56,7 +56,7 @@ class MeasuredModel:
     """One model in one kind, as far as it came.
 
     capture_s: to run and capture it; plan_s: to plan its graphs by the cost model, in which are
-    `nodes` nodes (None where all plans are stored); tune_s: of the search after that. By way:
+    `nodes` nodes (None where all plans are stored or tuned); tune_s: of the search. By way:
     first_s, of the first call, which compiles with the caches as they are and with one ptxas (see
     `tuner/workers/assembler.py`); times, of a later one; peak_bytes, the most memory of it beyond
     what was allocated before (a way with CUDA graphs holds its memory between calls, and it does
@@ -188,8 +188,8 @@ def _strays(step: ModelCall, eager: Sequence[torch.Tensor]) -> float:
 def _planned(
     asked: ModelRequest, step: ModelCall, wanted: torch.Tensor, record: MeasuredModel
 ) -> None:
-    """How long planning takes, and then the search. wanted: on the device. Raises
-    FusionplanError."""
+    """How long the search takes; without one, how long planning does. wanted: on the device.
+    Raises FusionplanError."""
     start = time.monotonic()
     training = asked.kind == "training"
     captured = capture_model(step.module, step.inputs, training=training)
@@ -199,11 +199,11 @@ def _planned(
     with Store.open(asked.store) as store:
         profile = calibrated(store, profile_of(wanted.device))
         known = [store.plan(part.key, profile.key, versions()) for part in captured.parts]
-    if asked.seconds or not all(known):  # else they are loaded, and nothing is planned
+    if not asked.seconds and not all(known):  # else they are tuned, or loaded
         _tell(f"planning {len(captured.parts)} graphs of {record.nodes} nodes")
         start = time.monotonic()
         for part in captured.parts:
-            modelled_plan(part.captured.graph, profile)  # which the search begins with
+            modelled_plan(part.captured.graph, profile)
         record.plan_s = time.monotonic() - start
     del captured
     step.forget()
