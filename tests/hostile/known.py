@@ -11,6 +11,7 @@ KNOWN = frozenset(
         "given_losses/bce_of_f64_f32_f32",
         "indices/by_uint8_is_a_mask",  # torch cannot trace it: its meta function takes no bytes
         "meets/an_int_divided",  # torch 2.11's meta function takes it
+        # torch's vectors on a CPU give NaN where the quotient is beyond float64. Ours are right.
         "special/fmod_grid_f64",
     ]
 )
