@@ -38,11 +38,10 @@ from .at_once import READY, THREADS, AtOnce, visible_gpus, wait_for_the_others
 from .measure import Notes, machine
 from .odd_rows import ODD_ROWS
 from .real_models import FUNCTIONS, REAL, RealCase
+from .result import OURS
 from .run import commit
 from .surviving import begin_again
 from .unseen_models import UNSEEN
-
-OURS = "fusionplan"
 
 CASES = {**REAL, **UNSEEN, **FUNCTIONS, **ODD_ROWS}
 KINDS: dict[str, Collection[str]] = {

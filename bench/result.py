@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-OURS = "planner"
+OURS = "fusionplan"
 EAGER = "eager"
 REWRITTEN = "flex"
 """The workload rewritten by hand with FlexAttention: shown, but no baseline."""

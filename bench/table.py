@@ -80,7 +80,7 @@ def _times(report: WorkloadReport) -> str:
     others = [*BASELINES, *([REWRITTEN] if rewritten else [])]
     titles = [f"{n} (rewritten by hand)" if n == REWRITTEN else n for n in others]
     head = ["workload", *titles, *(["reach"] if reach else []), OURS]
-    head += ["± halves", "best baseline / planner", "planner / floor"]
+    head += ["± halves", f"best baseline / {OURS}", f"{OURS} / floor"]
     rows = []
     for m in report.workloads:
         baselines = [_us(m.times[p].seconds) if p in m.times else "-" for p in others]

@@ -26,7 +26,7 @@ from fusionplan.planner.errors import FusionplanError
 
 
 def test_a_report_survives_json(measured, report):
-    whole = report(measured(tune_s=31.5, extra_bytes={"planner": 5}), host=True, rotary="broken")
+    whole = report(measured(tune_s=31.5, extra_bytes={"fusionplan": 5}), host=True, rotary="broken")
     assert REPORT.validate_json(REPORT.dump_json(whole)) == whole
 
 
@@ -69,7 +69,7 @@ def test_reach_memory_and_rewritten_have_their_columns(measured, report):
     )
     head = cells_of(text, "| workload")
     first, second, third = (cells_of(text, f"| {n}") for n in ("matmul", "attn", "rotary"))
-    assert head[6:9] == ["flex (rewritten by hand)", "reach", "planner"]
+    assert head[6:9] == ["flex (rewritten by hand)", "reach", "fusionplan"]
     assert first[6:9] == ["-", "420.0", "**80.0**"]
     assert second[6:8] == ["50.0", "1820.0"]
     assert third[6:8] == ["-", "-"]
