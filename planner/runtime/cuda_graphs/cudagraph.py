@@ -34,9 +34,9 @@ SECOND = 64 << 20
 for inference. A copy costs the host four microseconds and the device two in each call."""
 
 AS_MANY = 10
-"""So many graphs as large as the last one must fit into what is free, for another to be recorded.
-Each has memory of its own: with a large intermediate, as where a group is left to ATen, the graphs
-of a few sets of inputs would fill a device."""
+"""So many graphs as large as the last one must fit into what is free, for one of other addresses to
+be recorded beside it. Each has memory of its own: with a large intermediate, as where a group is
+left to ATen, the graphs of a few sets of inputs would fill a device."""
 
 MOVED, MOVED_EACH = 8 << 20, 1 << 20
 """Bytes of inputs that a call may copy to where its graph reads them, or for each kernel that its
@@ -104,8 +104,8 @@ class Replay:
 class GraphedExecutor:
     """`executor`, replayed. `boxed` and the call are as the executor's; `replays` counts.
 
-    graphs: most graphs at a time, fewer where they need much of the device's memory; calls for
-    which there is none run plainly. copies: how
+    graphs: most graphs at a time, of one set of addresses where they need much of the device's
+    memory; calls for which there is none run plainly. copies: how
     many of the outputs, from the first on, may be handed out as copies; None: all of them. What a
     forward graph saves for its backward graph must stay where it is, for that one's sake. patience:
     calls with other addresses after which inputs are copied: those of a backward graph stay in
@@ -139,6 +139,8 @@ class GraphedExecutor:
         self._recorded: dict[Key, list[_Recorded]] = {}
         self._moving: tuple[int, ...] = ()
         """The inputs that are elsewhere in every call, by place."""
+        self._large = False
+        """Whether the last graph needs much of the device's memory."""
         self._seen: Key = ()
         self._last: _Spot | None = None
         """Where the inputs of the last replay lay."""
@@ -244,7 +246,7 @@ class GraphedExecutor:
     def _plain(self, args: list[Any], key: Key) -> Sequence[Any]:
         before, self._seen = self._seen, key
         self._missed += 1
-        if self._room <= 0 and self._missed >= self._stale:
+        if not self._has_room and self._missed >= self._stale:
             self._room += sum(map(len, self._recorded.values()))
             self._stale *= 2
             self._recorded.clear()
@@ -253,9 +255,14 @@ class GraphedExecutor:
             elsewhere = tuple(i for i, (a, b) in enumerate(zip(before, key, strict=True)) if a != b)
             if elsewhere:
                 self._move(args, key, elsewhere)
-            else:
+            elif self._has_room:
                 self._settled(args, key)
         return self.executor.boxed(args)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether a graph for other addresses may be recorded beside those that there are."""
+        return self._room > 0 and not (self._large and self._recorded)
 
     def _settled(self, args: list[Any], key: Key) -> None:
         """Capture a graph for addresses that came twice. Of a few inputs that the graphs there are
@@ -322,8 +329,7 @@ class GraphedExecutor:
             return
         finally:
             self.executor.discount(self.executor.calls - before)
-        if self._pools is None and AS_MANY * recording.nbytes > recording.left:
-            self._room = 0
+        self._large = self._pools is None and AS_MANY * recording.nbytes > recording.left
         found = self._described(recording, args, pool, len(known))
         self._recorded.setdefault(key, []).append(found)
 

@@ -131,6 +131,20 @@ def test_graphs_are_few_where_they_need_much_of_what_is_free(graphed):
         assert recorder.captures == captures
 
 
+def test_a_large_graph_has_a_second_for_its_inputs_and_makes_room_for_others(graphed):
+    run, recorder, x = graphed(MOVED)
+    recorder.nbytes, recorder.left = 100, 999
+    run(x), run(x)
+    held = run(x)  # is given out: the next call needs memory of its own
+    run(x)
+    assert torch.equal(run(x)[0], held[0])
+    assert recorder.captures == 2
+    other = torch.randn(MOVED)
+    for _ in range(20):
+        assert torch.equal(run(other)[0], other * 2)
+    assert recorder.captures == 3
+
+
 class Counting(torch.utils._python_dispatch.TorchDispatchMode):
     """Counts the operations that run."""
 
