@@ -153,16 +153,16 @@ def _into(folder: Path, name: str) -> Path:
 
 
 def _is_asked(name: str, options: argparse.Namespace) -> bool:
-    if options.names:
-        return any(part in name for part in options.names)
-    return name in KINDS[options.kind]
+    """Of all kinds where none is given with names."""
+    kind = KINDS[options.kind] if options.kind else CASES if options.names else REAL
+    return name in kind and (not options.names or any(part in name for part in options.names))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("names", nargs="*", help="parts of names; all of a kind where none is given")
-    add("--kind", choices=KINDS, default="models", help="which cases (default: models)")
+    add("--kind", choices=KINDS, help="which cases (default: models; with names, all kinds)")
     add("--by-model", action="store_true", help="the cost model's plans: no tune")
     add("--effort", default="default")
     add("--seconds", type=float, default=None, help="of each tune, in place of the effort's")

@@ -157,6 +157,16 @@ def case_of(
     return make
 
 
+def standardised(a: torch.Tensor) -> torch.Tensor:
+    """Columns with a mean of 0 and a deviation of 1."""
+    return (a - a.mean(0)) / (a.std(0) + 1e-5)
+
+
+def kl_divergence(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler, of the softmaxes of rows."""
+    return F.kl_div(a.log_softmax(-1), b.softmax(-1), reduction="batchmean")
+
+
 ROWS, SQUARE, SMALL = (8192, 4096), (4096, 4096), (256, 1024)
 
 FUNCTIONS: dict[str, Callable[[], RealCase]] = {
@@ -222,9 +232,7 @@ FUNCTIONS: dict[str, Callable[[], RealCase]] = {
     "binary cross-entropy": case_of(
         lambda a, b: F.binary_cross_entropy_with_logits(a, b.sigmoid()), ROWS, ROWS
     ),
-    "Kullback-Leibler": case_of(
-        lambda a, b: F.kl_div(a.log_softmax(-1), b.softmax(-1), reduction="batchmean"), ROWS, ROWS
-    ),
+    "Kullback-Leibler": case_of(kl_divergence, ROWS, ROWS),
     "embedding": case_of(lambda a, b: a[b.abs().long() % 8192], ROWS, (16384,)),
     "gather": case_of(lambda a, b: a.gather(1, b.abs().long() % 4096), ROWS, (8192, 64)),
     "masked fill": case_of(lambda a, b: a.masked_fill(b > 0, -1e4), ROWS, ROWS),
@@ -233,7 +241,7 @@ FUNCTIONS: dict[str, Callable[[], RealCase]] = {
     "clamp and round": case_of(lambda a: (a * 16).round().clamp(-127, 127), ROWS),
     "cast to float": case_of(lambda a: a.float() * 2, ROWS),
     "variance": case_of(lambda a: a.var(-1), ROWS),
-    "standardised columns": case_of(lambda a: (a - a.mean(0)) / (a.std(0) + 1e-5), ROWS),
+    "standardised columns": case_of(standardised, ROWS),
     "norm of rows": case_of(lambda a: a / a.norm(dim=-1, keepdim=True), ROWS),
     "rotary": case_of(
         lambda a, b, c: a * b + torch.cat([-a[..., 64:], a[..., :64]], -1) * c,

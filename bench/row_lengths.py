@@ -66,7 +66,7 @@ def _kl_divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.kl_div(x.log_softmax(-1), y.log_softmax(-1), log_target=True, reduction="batchmean")
 
 
-def _js_divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def js_divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     p, q = x.softmax(-1), y.softmax(-1)
     middle = ((p + q) / 2).log()
     sides = (F.kl_div(middle, each, reduction="batchmean") for each in (p, q))
@@ -88,7 +88,7 @@ FUNCTIONS: Mapping[str, RowFunction] = {
     "rms_norm": RowFunction(_rms_norm, vectors=1),
     "cross_entropy": RowFunction(_cross_entropy),
     "kl_divergence": RowFunction(_kl_divergence, matrices=2),
-    "js_divergence": RowFunction(_js_divergence, matrices=2),
+    "js_divergence": RowFunction(js_divergence, matrices=2),
 }
 
 

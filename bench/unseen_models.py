@@ -1,6 +1,6 @@
 """Models at sizes that fill a GPU on which nothing in the planner was made, for `bench.real`.
 
-Once a change of the planner was made for one of them, it belongs into `real_models`.
+Once a change of the planner was made for one of them, it belongs in `real_models`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from compiling import forked
-from fusionplan.bench.real import CASES, CONTEST, KINDS, Real, made, row
+from fusionplan.bench.real import (
+    CASES,
+    CONTEST,
+    KINDS,
+    Real,
+    _is_asked,
+    _parser,
+    made,
+    row,
+)
+from fusionplan.bench.real_models import REAL
 from fusionplan.tuner.workers.processes import import_path
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -79,6 +89,24 @@ def test_times_from_before_the_contest_say_so():
     found = Real("doubled", seconds={"eager": (2e-6, 1e-6)}, under_way=CONTEST)
     assert "| 2.0 / 1.0 |" in row(found)
     assert row(found).endswith("ended in the contest; each way by itself |")
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        (["relu"], {"relu, small", "instance norm and relu"}),
+        (["--kind", "functions", "relu"], {"relu, small"}),
+        (["--kind", "odd-rows"], {"instance norm and relu"}),
+        ([], set()),
+    ],
+)
+def test_names_choose_among_the_cases_of_a_kind(given: list[str], wanted: set[str]):
+    options = _parser().parse_args(given)
+    asked = {name for name in CASES if _is_asked(name, options)}
+    several = {"relu, small", "instance norm and relu"}
+    found = {part for part in several if any(name.startswith(part) for name in asked)}
+    assert found == wanted
+    assert bool(asked & set(REAL)) == (not given)
 
 
 def test_every_case_has_a_name_of_its_own_and_a_kind():

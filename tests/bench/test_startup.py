@@ -1,6 +1,7 @@
 """Time to a first result: processes of their own, here on a CPU and without torch.compile."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from compiling import forked
 from fusionplan.bench import startup
 from fusionplan.bench.started import COMPILED, EAGER, OURS
-from fusionplan.bench.workloads import Workload
+from fusionplan.bench.workloads import ROOT, Workload
 
 MODEL = """
 import torch
@@ -25,6 +26,14 @@ def get_inputs(device):
 def workload(tmp_path: Path) -> Workload:
     (tmp_path / "small.py").write_text(MODEL)
     return Workload("small", "a small model", str(tmp_path / "small.py"), 1)
+
+
+def test_what_can_be_started_is_in_its_file():
+    """By path, in a process that imports nothing of ours."""
+    for each in startup.STARTED.values():
+        text = (ROOT / each.file).read_text()
+        for name in filter(None, (each.model, each.inputs)):
+            assert re.search(rf"^(def|class) {name}\b", text, re.MULTILINE), each.name
 
 
 @pytest.mark.process

@@ -1,8 +1,8 @@
 """Turns of processes that share one GPU: a lock on a file, held while one of them works on it.
 
 Off unless $PLANNER_TURNS names a folder for the files. Then many tunes may share a GPU: they
-compile side by side, and none times a kernel, or checks one, while another does: a reference in
-float64 that runs beside a measurement makes it some times as long.
+compile side by side, and none times or checks a kernel while another does. A check in float64 that
+runs beside a measurement makes the measured time several times too long.
 """
 
 from __future__ import annotations
