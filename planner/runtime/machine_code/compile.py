@@ -11,10 +11,8 @@ import json
 import linecache
 import logging
 import re
-import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -45,12 +43,14 @@ from ...errors import FusionplanError, summary_of
 from ...graph.dtypes import SIGNATURE
 from ..phases import phase
 from . import compiled_before, ready
+from .kept_operands import overwritten_operand, renewed, shared_by_turns
 from .kernel_cache import is_whole, keep_elsewhere, unwritable
 from .left_operands import misread
+from .mending import ONE_AT_A_TIME, Mark, mended
 from .pipeline_races import overwritten
 from .quad_lanes import misplaced
 from .residency import RegisterLimit, fewer_registers
-from .resources import KernelResources, ToolFailed, used_by
+from .resources import KernelResources, ToolFailed, listing, used_by
 from .thread_locality import passes_for
 from .wgmma_waits import awaited
 
@@ -278,18 +278,42 @@ def _compiled(source: KernelSource, wanted: Target, aligned: bool) -> Any:
     if wrong is None and not told:
         kernel, registers = _told(source, kernel, wanted, aligned)
         ptx = kernel.asm["ptx"]
-    if wrong is None and ptx is not None and _awaited(source, ptx) != ptx:
-        with _MENDING, _mended():
-            kernel = _built(replace(source, text=_marked(source.text)), wanted, aligned, registers)
-        if _awaited(source, kernel.asm["ptx"]) != kernel.asm["ptx"]:
-            wrong = "it writes registers that a product still reads"
     if wrong is None and ptx is not None:
-        wrong = misread(kernel.asm["ptx"])
+        kernel, wrong = _corrected(
+            source, kernel, lambda other: _built(other, wanted, aligned, registers)
+        )
     if wrong is None and ptx is not None and ".tf32" in ptx and TF32 not in source.text:
         wrong = "it computes a sum of products of float32 in TF32"
     if wrong is not None:
         raise CompileFailed(f"kernel {source.name}: Triton compiled it incorrectly: {wrong}")
     return kernel
+
+
+def _corrected(
+    source: KernelSource, kernel: Any, build: Callable[[KernelSource], Any]
+) -> tuple[Any, str | None]:
+    """The kernel, built of a mended text where ptxas makes wrong machine code of Triton's; and what
+    is wrong with it all the same."""
+    ptx = kernel.asm["ptx"]
+    if _awaited(source, ptx) != ptx:
+        with mended(Mark.WAITS, awaited):
+            kernel = build(replace(source, text=Mark.WAITS.on(source.text)))
+        ptx = kernel.asm["ptx"]
+        if _awaited(source, ptx) != ptx:
+            return kernel, "it writes registers that a product still reads"
+    if shared_by_turns(ptx) and _overwritten(kernel, "its machine code cannot be read"):
+        with mended(Mark.RENEWS, lambda text: awaited(renewed(text))):
+            kernel = build(replace(source, text=Mark.RENEWS.on(source.text)))
+        if wrong := _overwritten(kernel, None):
+            return kernel, wrong
+    return kernel, misread(kernel.asm["ptx"])
+
+
+def _overwritten(kernel: Any, unknown: str | None) -> str | None:
+    try:
+        return overwritten_operand(listing(kernel.asm["cubin"]))
+    except ToolFailed:
+        return unknown
 
 
 def _allowed(source: KernelSource) -> int | None:
@@ -398,7 +422,7 @@ def _whole(parts: Any, gpu: GPUTarget, options: dict[str, Any]) -> Any:
             return kernel
     except (json.JSONDecodeError, UnicodeDecodeError):
         pass
-    with _MENDING, knobs.compilation.scope():
+    with ONE_AT_A_TIME, knobs.compilation.scope():
         knobs.compilation.always_compile = True
         return triton.compile(parts, target=gpu, options=options)
 
@@ -421,44 +445,6 @@ def _parsed(source: KernelSource, wanted: Target, aligned: bool) -> tuple[Any, G
 
 _WANTING = ("error code -9", "No space left on device", "Memory allocation failure")
 """What ptxas is said to end with where memory or disk is short: killed, or by its own words."""
-
-_MENDING = threading.RLock()
-
-
-@contextmanager
-def _mended() -> Iterator[None]:
-    """Triton gives ptxas the text that `awaited` makes of its own, in this thread."""
-    before, here = knobs.runtime.add_stages_inspection_hook, threading.get_ident()
-
-    def hook(*stages: Any) -> Any:
-        """Without arguments it is asked what tells its kernels from others."""
-        other = before(*stages) if before else None
-        if threading.get_ident() != here:
-            return other or ("", "")
-        if stages:
-            _mend(stages[1])
-            return None
-        key = (other or ("", ""))[0] + _WAITING
-        return key, hashlib.sha256(key.encode()).hexdigest()
-
-    knobs.runtime.add_stages_inspection_hook = hook
-    try:
-        yield
-    finally:
-        knobs.runtime.add_stages_inspection_hook = before
-
-
-def _mend(stages: dict[str, Any]) -> None:
-    assemble = stages["ptx"]
-    stages["ptx"] = lambda source, metadata: awaited(assemble(source, metadata))
-
-
-_WAITING = "Waits for what its products read."
-
-
-def _marked(text: str) -> str:
-    """The same kernel by another key of Triton's cache, of which 3.6 does not ask the hook."""
-    return text.replace("):\n", f"):\n    {_WAITING!r}\n", 1)
 
 
 def _awaited(source: KernelSource, ptx: str) -> str:

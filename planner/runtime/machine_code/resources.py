@@ -1,4 +1,4 @@
-"""Registers and memory of machine code, as cuobjdump reads them from it, without a GPU."""
+"""What cuobjdump reads in machine code, without a GPU: registers, memory, instructions."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ def cuobjdump() -> str:
         raise ToolFailed(error, transient=False) from error
 
 
+def listing(cubin: bytes) -> str:
+    """The instructions of machine code, each with its address. Raises ToolFailed."""
+    return _told(cubin, "-sass")
+
+
 _USED: dict[bytes, str] = {}
 
 
@@ -58,16 +63,16 @@ def _usage(cubin: bytes) -> str:
     """What cuobjdump says of the same machine code, once in a process."""
     digest = hashlib.sha256(cubin).digest()
     if digest not in _USED:
-        _USED[digest] = _dumped(cubin)
+        _USED[digest] = _told(cubin, "--dump-resource-usage")
     return _USED[digest]
 
 
-def _dumped(cubin: bytes) -> str:
+def _told(cubin: bytes, option: str) -> str:
     try:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
-            command = [cuobjdump(), "--dump-resource-usage", file.name]
+            command = [cuobjdump(), option, file.name]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolFailed(error, transient=True) from error

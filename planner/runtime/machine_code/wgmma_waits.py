@@ -12,16 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-_LABEL = re.compile(r"^\s*(\$\w+):")
-_BRANCH = re.compile(r"^\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+)")
+from .ptx_text import BRANCH, NAME, labels, left_operands, writes
+
 _TABLE = re.compile(r"^\s*(?:@!?%\w+\s+)?brx\.idx")
 _END = re.compile(r"^\s*(?:ret|exit|trap)\b")
-_PRODUCT = re.compile(r"wgmma\.mma_async\S*\s+\{[^}]*\}\s*,\s*\{([^}]*)\}")
 _COMMIT = "wgmma.commit_group"
 _WAIT = re.compile(r"(wgmma\.wait_group\S*\s+)(\d+)")
-_WRITTEN = re.compile(r"^\s*(?:@!?%\w+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|%\w+)(?:\|%\w+)?\s*,")
 _MOVED = re.compile(r"^\s*mov\.\w+\s+%\w+\s*,\s*(\{[^}]*\}|%\w+)\s*;")
-_NAME = re.compile(r"%\w+")
 _MOST = 8  # More groups under way no wait tells apart.
 
 
@@ -32,13 +29,13 @@ def awaited(ptx: str) -> str:
     if "wgmma.mma_async" not in ptx:
         return ptx
     lines = ptx.splitlines(keepends=True)
-    products = {place: m[1] for place, line in enumerate(lines) if (m := _PRODUCT.search(line))}
+    products = left_operands(lines)
     if not products:
         return ptx
-    after, written = _follows(lines), _writes(lines)
+    after, written = _follows(lines), writes(lines)
     for place, operand in products.items():
-        writes = _first_writes(_NAME.findall(operand), written, lines)
-        while short := _too_short(lines, after, place, writes):
+        overwrites = _first_writes(operand, written, lines)
+        while short := _too_short(lines, after, place, overwrites):
             # One at a time: it may be enough for other ways too.
             lines[min(short)] = _WAIT.sub(r"\g<1>0", lines[min(short)])
     return "".join(lines)
@@ -46,28 +43,17 @@ def awaited(ptx: str) -> str:
 
 def _follows(lines: Sequence[str]) -> list[list[int]]:
     """The lines that may run after each."""
-    labels = {m[1]: place for place, line in enumerate(lines) if (m := _LABEL.match(line))}
-    found = []
+    known, found = labels(lines), []
     for place, line in enumerate(lines):
-        branch, on = _BRANCH.match(line), []
-        if _TABLE.match(line) or (branch and branch[2] not in labels):
+        branch, on = BRANCH.match(line), []
+        if _TABLE.match(line) or (branch and branch[2] not in known):
             raise ValueError("a branch of the kernel leads where cannot be told")
         if branch:
-            on.append(labels[branch[2]])
+            on.append(known[branch[2]])
         if not (_END.match(line) or (branch and not branch[1])):
             on.append(place + 1)
         found.append([n for n in on if n < len(lines)])
     return found
-
-
-def _writes(lines: Sequence[str]) -> dict[str, list[int]]:
-    """Where each register is written."""
-    written: dict[str, list[int]] = {}
-    for place, line in enumerate(lines):
-        if found := _WRITTEN.match(line):
-            for name in _NAME.findall(found[1]):
-                written.setdefault(name, []).append(place)
-    return written
 
 
 def _first_writes(
@@ -81,14 +67,14 @@ def _first_writes(
         for place in written.get(left.pop(), ()):
             found.add(place)
             if copied := _MOVED.match(lines[place]):
-                new = set(_NAME.findall(copied[1])) - seen
+                new = set(NAME.findall(copied[1])) - seen
                 seen |= new
                 left += new
     return found
 
 
 def _too_short(
-    lines: Sequence[str], after: Sequence[list[int]], product: int, writes: Collection[int]
+    lines: Sequence[str], after: Sequence[list[int]], product: int, overwrites: Collection[int]
 ) -> set[int]:
     """The last wait on each way from a product to a write on which none waits for it."""
     found: set[int] = set()
@@ -97,7 +83,7 @@ def _too_short(
     seen = set(left)
     while left:
         at, later, last = left.pop()
-        if at in writes:
+        if at in overwrites:
             if last is None:
                 raise ValueError("nothing waits for a product whose left operand is written again")
             found.add(last)

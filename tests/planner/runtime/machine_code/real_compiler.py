@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -31,8 +30,12 @@ from fusionplan.planner.runtime.machine_code.compile import (
     resources,
 )
 from fusionplan.planner.runtime.machine_code.compile_ahead import missing, side_by_side
+from fusionplan.planner.runtime.machine_code.kept_operands import (
+    overwritten_operand,
+    shared_by_turns,
+)
 from fusionplan.planner.runtime.machine_code.launch import Launcher
-from fusionplan.planner.runtime.machine_code.resources import cuobjdump
+from fusionplan.planner.runtime.machine_code.resources import listing
 from fusionplan.planner.space.space import space_of
 from oracle import whole_group
 from triton import knobs
@@ -335,6 +338,31 @@ def left_computed():
     return found
 
 
+def kept_left_operand():
+    """[turns share a left operand, it is written over] of what Triton makes of two products in a
+    loop with that before it, beside a residual; and of the kernel that is used."""
+
+    def function(x, residual, first, up, down):
+        start = residual + x @ first
+        centred = start.float() - start.float().mean(1, keepdim=True)
+        rows = (centred * torch.rsqrt((centred * centred).mean(1, keepdim=True) + 1e-6)).bfloat16()
+        end = start + torch.relu(rows @ up).square() @ down
+        other = end.float() - end.float().mean(1, keepdim=True)
+        return end, (other * torch.rsqrt((other * other).mean(1, keepdim=True) + 1e-6)).bfloat16()
+
+    shapes = ((50176, 256), (50176, 128), (256, 128), (128, 512), (512, 128))
+    inputs = [torch.empty(*shape, device="meta", dtype=torch.bfloat16) for shape in shapes]
+    inputs[2:] = [torch.empty(*s[::-1], device="meta", dtype=torch.bfloat16).T for s in shapes[2:]]
+    graph = whole_group(graph_of(function, inputs)).graph
+    config = Config((("r0", 128), ("x0", 64)), 4, 1, reduction="loop", access="descriptor")
+    (source,) = lower(graph, replace(config, group=8)).kernels
+    found = []
+    for kernel in (_built(source, Target(), True), kernel_of(source, Target())):
+        shared = bool(shared_by_turns(kernel.asm["ptx"]))
+        found.append([shared, overwritten_operand(listing(kernel.asm["cubin"])) is not None])
+    return found
+
+
 def summed(x, y):
     return (x[:, :, None] * y[None, :, :]).sum(2)
 
@@ -392,13 +420,8 @@ def flushing(function, dtype, numerics="fast"):
 
 def machine_code(kernel):
     """Address and text of each instruction."""
-    cubin = compile_kernel(kernel, Target()).kernel.asm["cubin"]
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [cuobjdump(), "-sass", file.name]
-        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [(int(a, 16), b) for a, b in re.findall(r"/\*([0-9a-f]{4})\*/\s+(.*?);", listing)]
+    found = listing(compile_kernel(kernel, Target()).kernel.asm["cubin"])
+    return [(int(a, 16), b) for a, b in re.findall(r"/\*([0-9a-f]{4})\*/\s+(.*?);", found)]
 
 
 def rounded():
@@ -459,6 +482,7 @@ json.dump(
         "summed_beside": summed_beside(),
         "sums_of_products": sums_of_products(),
         "left_computed": left_computed(),
+        "kept_left_operand": kept_left_operand(),
         "flushing": [
             flushing(function, dtype, numerics)
             for function in (functions, softmax_and_logarithm, only_summed)

@@ -16,13 +16,13 @@ from fusionplan.planner.runtime.machine_code import compile as compiling
 from fusionplan.planner.runtime.machine_code.compile import (
     CompileFailed,
     Target,
-    _mended,
     code_key_of,
     compile_kernel,
     interpreted,
     jit_function,
 )
 from fusionplan.planner.runtime.machine_code.compile_ahead import side_by_side
+from fusionplan.planner.runtime.machine_code.mending import Mark, mended
 from fusionplan.planner.runtime.machine_code.residency import fewer_registers
 from fusionplan.planner.runtime.machine_code.resources import KernelResources
 from fusionplan.planner.runtime.machine_code.wgmma_waits import awaited
@@ -304,6 +304,12 @@ def test_no_product_is_under_way_when_its_left_operand_is_computed_again(found):
 
 
 @pytest.mark.process
+def test_a_left_operand_that_turns_share_stays_what_it_was(found):
+    """ptxas gives its registers to another product of the loop, where there are too few."""
+    assert found["kept_left_operand"] == [[True, True], [False, False]]
+
+
+@pytest.mark.process
 def test_functions_keep_the_least_numbers_unless_only_sums_see_them(found):
     *kept, _, _, _, flushed = found["flushing"]
     assert kept == [[]] * 8
@@ -320,17 +326,17 @@ def test_two_numbers_are_rounded_by_one_instruction(found) -> None:
 def test_other_threads_compile_as_ever_meanwhile(monkeypatch):
     """Triton has one hook for all."""
     monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *_: ("theirs", "1"))
-    with _mended(), ThreadPoolExecutor(1) as other:
+    with mended(Mark.WAITS, awaited), ThreadPoolExecutor(1) as other:
         hook = knobs.runtime.add_stages_inspection_hook
         assert other.submit(hook).result() == ("theirs", "1")
         ours = hook()[0]
-        stages, mended = {"ptx": lambda *_: HAZARD}, {"ptx": lambda *_: HAZARD}
+        stages, own = {"ptx": lambda *_: HAZARD}, {"ptx": lambda *_: HAZARD}
         other.submit(hook, None, stages).result()
-        hook(None, mended)
+        hook(None, own)
     assert ours.startswith("theirs")
     assert ours != "theirs"
     assert stages["ptx"](None, None) == HAZARD
-    assert mended["ptx"](None, None) == awaited(HAZARD) != HAZARD
+    assert own["ptx"](None, None) == awaited(HAZARD) != HAZARD
     assert knobs.runtime.add_stages_inspection_hook() == ("theirs", "1")
 
 
