@@ -19,7 +19,8 @@ from ...planner.errors import PlanError
 from ...planner.graph.graph import Graph, Node
 from ...planner.graph.op import Op
 from ...planner.graph.ops import EXTREMUM_PLACES, MAX, MIN, PLACES, Reduction, bound, op_of, row
-from .perturbed import Noise, disturbed
+from .noisy_outputs import NoisyOutputs
+from .perturbed import Noise
 from .slices import CONDITION, FACTOR, SliceLimits, place, slices
 
 _SAMPLES, _PATIENCE = 96, 16
@@ -34,13 +35,12 @@ _EXTREMES = (MAX, MIN)
 
 @dataclass(slots=True)
 class Doubt:
-    """The values that one output of a graph may have, for given inputs. known: what two evaluations
-    with errors gave. expected: `check.expected`, for the floats that decide."""
+    """The values that one output of a graph may have, for given inputs. noisy: the evaluations with
+    errors that all outputs share. known: what two others gave. expected: `check.expected`, for the
+    floats that decide."""
 
-    graph: Graph
+    noisy: NoisyOutputs
     output: int
-    inputs: Sequence[torch.Tensor]
-    device: torch.device
     expected: Callable[..., Sequence[Any]]
     known: Sequence[torch.Tensor] = ()
     slices: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -85,8 +85,11 @@ class Doubt:
 
     def evaluated(self, noise: Noise) -> torch.Tensor:
         """The output with such errors."""
-        only = Graph(self.graph.nodes, (self.output,))
-        return disturbed(only, self.inputs, self.device, noise)[0]
+        return self.noisy.output(self.output, noise)
+
+    @property
+    def graph(self) -> Graph:
+        return self.noisy.graph
 
     @property
     def _is_place(self) -> bool:
@@ -105,7 +108,7 @@ class Doubt:
         source, dims = found
         try:
             only = Graph(self.graph.nodes, (source,))
-            (of,) = self.expected(only, self.inputs, self.device)
+            (of,) = self.expected(only, self.noisy.inputs, self.noisy.device)
         except (torch.OutOfMemoryError, PlanError):
             return wrong
         if of.limits is None:

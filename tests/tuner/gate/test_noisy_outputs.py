@@ -1,0 +1,59 @@
+"""Evaluations with errors, which all outputs of a graph share."""
+
+import pytest
+import torch
+from fusionplan.planner.graph.parse import parse
+from fusionplan.tuner.gate import noisy_outputs
+from fusionplan.tuner.gate.noisy_outputs import NoisyOutputs
+from fusionplan.tuner.gate.perturbed import Noise
+
+NOISES = [Noise(narrow=True, seed=seed) for seed in (1, 2, 3)]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The outputs that each evaluation was asked for."""
+    asked = []
+    real = noisy_outputs.disturbed
+
+    def disturbed(graph, *given):
+        asked.append(graph.outputs)
+        return real(graph, *given)
+
+    monkeypatch.setattr(noisy_outputs, "disturbed", disturbed)
+    return asked
+
+
+def of_three() -> tuple[NoisyOutputs, tuple[int, ...]]:
+    """Of a graph with three outputs of 32 KiB each in float64."""
+    x = torch.randn(64, 64, dtype=torch.bfloat16)
+    graph = parse(
+        """
+        %0 = input() : bfloat16[64, 64]
+        %1 = aten.mul.Tensor(%0, 3.3) : bfloat16[64, 64]
+        %2 = aten.exp.default(%0) : bfloat16[64, 64]
+        %3 = aten.add.Tensor(%1, %2) : bfloat16[64, 64]
+        return %1, %2, %3
+        """
+    )
+    return NoisyOutputs(graph, [x], torch.device("cpu")), graph.outputs
+
+
+def test_one_evaluation_serves_all_outputs(counted):
+    noisy, outputs = of_three()
+    found = [[noisy.output(output, noise) for noise in NOISES] for output in outputs]
+    assert counted == [outputs] * len(NOISES)
+    assert all(each.dtype is torch.float64 for own in found for each in own)
+    assert not torch.equal(found[0][0], found[0][1])
+    assert torch.equal(noisy.output(outputs[1], NOISES[2]), found[1][2])
+
+
+def test_what_does_not_fit_is_evaluated_for_each(counted, monkeypatch):
+    """The first evaluations stay, for each output asks for them first."""
+    noisy, outputs = of_three()
+    monkeypatch.setattr(noisy_outputs, "_ON_CPU", 2 * 3 * 64 * 64 * 8)
+    for output in outputs:
+        for noise in NOISES:
+            noisy.output(output, noise)
+    alone = [(output,) for output in outputs]
+    assert counted == [outputs, outputs, *alone]
