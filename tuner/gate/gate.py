@@ -266,16 +266,41 @@ def _in_order(
 def _others(captured: Captured, inputs: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
     """Other inputs of the same types. In another order the numbers are as large as they were, and
     as many of a sign, so that a trained model computes nothing unusual. Integers stay: they may be
-    places, lengths or an order."""
+    places, lengths or an order. In a backward graph what the forward pass saved stays as well: with
+    scores that are not those of its logarithms of sums, attention's weights would be anything."""
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     size, graph = sum(x.nbytes for x in tensors), captured.graph
     if size <= COPIED:
-        yield FRESH, [_reordered(x, place) for place, x in enumerate(inputs)]
+        yield FRESH, _fresh(captured, inputs)
     known = all(graph.nodes[i].type is not None for i in graph.inputs)
     few = sum(map(is_compute, graph.nodes)) <= FEW
     if known and few and len(tensors) == len(inputs) and size <= MADE_UP:
         for position, name in enumerate(DATA_SETS):
             yield name, list(make(graph, name, captured.device, _SEED + position))
+
+
+def _fresh(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
+    upstream = _upstream(captured)
+    if not upstream:
+        return [_reordered(x, place) for place, x in enumerate(inputs)]
+    return [_drawn(x, place) if place in upstream else x for place, x in enumerate(inputs)]
+
+
+def _upstream(captured: Captured) -> frozenset[int]:
+    """The inputs of a backward graph, by place, that are the gradients of the forward pass's
+    results: AOTAutograd names them so. It is linear in them."""
+    names = [str(node.target) for node in captured.gm.graph.find_nodes(op="placeholder")]
+    return frozenset(place for place, name in enumerate(names) if "tangents" in name)
+
+
+def _drawn(value: Any, seed: int) -> Any:
+    """A normal distribution with the value's root mean square: gradients often are all alike."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    generator = torch.Generator(device=value.device).manual_seed(_SEED + seed)
+    wide = torch.randn(value.shape, generator=generator, device=value.device)
+    size = value.detach().float().square().mean().sqrt()
+    return torch.empty_like(value).copy_(wide * size)
 
 
 def _reordered(value: Any, seed: int) -> Any:

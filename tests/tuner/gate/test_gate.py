@@ -241,6 +241,20 @@ def test_a_plan_that_is_right_on_the_given_inputs_only(data_set):
     assert f"on {data_set} inputs" in verdict.reason
 
 
+def test_what_a_forward_pass_saved_stays_as_it_is_in_a_backward_graph():
+    """Logarithms of sums that are not those of the scores would make attention's weights anything,
+    and their gradients numbers of which rounding decides."""
+    saved, total, upstream = torch.randn(16, 40), torch.randn(16, 1), torch.ones(16, 40)
+    given = captured(lambda s, t, u: torch.exp(s - t) * u, saved, total, upstream)
+    *_, last = given.gm.graph.find_nodes(op="placeholder")
+    last.target = "tangents_1"
+    fresh = next(one for one in cases(given, (saved, total, upstream)) if one.name == "fresh")
+    assert fresh.inputs[0] is saved
+    assert fresh.inputs[1] is total
+    assert fresh.inputs[2].std() > 0.5
+    assert fresh.inputs[2].abs().max() < 6
+
+
 @pytest.mark.interpreter
 def test_an_executors_unaligned_variants_are_tried():
     x = torch.randn(16, 40)
