@@ -237,7 +237,9 @@ def test_a_large_page_opens_at_once(opened, pages):
     browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     before = _worked_s(browser)
     opened("many.html")
-    assert 0 < _worked_s(browser) - before < 1.0
+    worked = _worked_s(browser)
+    # Another process may show the new page; its thread has worked for that page alone.
+    assert 0 < (worked - before if worked > before else worked) < 1.0
     assert len(browser.find_elements("css selector", ".graph")) == LAYERS
     browser.find_elements("css selector", "button[data-open]")[-1].click()
     assert f"step-{LAYERS - 1}-2" in shown(browser)
