@@ -18,7 +18,7 @@ from .ptx_text import FENCE, left_operands, loops, writes
 
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][^;]*);")
 _BRANCH = re.compile(r"BRA\S* +(\S+, +)?0x([0-9a-f]+)")
-_LEFT = re.compile(r"HGMMA\S* R\d+, R(\d+),? *(?:\.reuse)?, *gdesc")
+_LEFT = re.compile(r"\wGMMA\S* R\d+, R(\d+),? *(?:\.reuse)?, *gdesc")
 _WRITTEN = re.compile(r"(?P<name>\w+)(?P<kind>[\w.]*)\s+(?:U?P\w+, )?R(?P<first>\d+)\b")
 _COPIES = ("MOV", "IMAD.MOV", "LDL")
 _REGISTERS = 4
@@ -82,7 +82,7 @@ def _is_lost(register: int, product: int, body: Sequence[tuple[int, str]]) -> bo
 def _written(text: str) -> range:
     """The registers that an instruction writes, for all that computes left operands or loads."""
     found = _WRITTEN.match(text)
-    if not found or found["name"].startswith(("ST", "RED", "BAR", "HGMMA")):
+    if not found or found["name"].endswith("GMMA"):
         return range(0)
     kind = found["kind"]
     count = 4 if ".128" in kind or ".M88.4" in kind else 2 if ".64" in kind else 1

@@ -16,7 +16,7 @@ ONE_AT_A_TIME = threading.RLock()
 
 
 class Mark(StrEnum):
-    """What a kernel's text says of its mending."""
+    """A line in a kernel's text that says how the text for ptxas is mended."""
 
     WAITS = "Waits for what its products read."
     RENEWS = "Writes what all turns of a loop multiply in each of them."

@@ -1,4 +1,4 @@
-"""What the texts for ptxas say of products of groups of warps and of registers, line by line."""
+"""Products of groups of warps, registers and loops in the texts for ptxas, line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cuobjdump reads in machine code, without a GPU: registers, memory, instructions."""
+"""Registers, memory and instructions of machine code, as cuobjdump reads them, without a GPU."""
 
 from __future__ import annotations
 

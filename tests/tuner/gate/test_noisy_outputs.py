@@ -12,7 +12,8 @@ NOISES = [Noise(narrow=True, seed=seed) for seed in (1, 2, 3)]
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The outputs that each evaluation was asked for."""
+    """The outputs that each evaluation was asked for; three are many."""
+    monkeypatch.setattr(noisy_outputs, "_MANY", 2)
     asked = []
     real = noisy_outputs.disturbed
 
@@ -46,6 +47,14 @@ def test_one_evaluation_serves_all_outputs(counted):
     assert all(each.dtype is torch.float64 for own in found for each in own)
     assert not torch.equal(found[0][0], found[0][1])
     assert torch.equal(noisy.output(outputs[1], NOISES[2]), found[1][2])
+
+
+def test_few_outputs_are_evaluated_one_by_one(counted, monkeypatch):
+    monkeypatch.setattr(noisy_outputs, "_MANY", 3)
+    noisy, outputs = of_three()
+    for output in outputs:
+        noisy.output(output, NOISES[0])
+    assert counted == [(output,) for output in outputs]
 
 
 def test_what_does_not_fit_is_evaluated_for_each(counted, monkeypatch):
