@@ -14,6 +14,9 @@ import torch
 from ...planner.graph.graph import Graph
 from .perturbed import Noise, disturbed
 
+_MANY = 8
+"""Outputs beyond which results are kept. A kernel has fewer, and is checked on many data sets."""
+
 _SHARE = 1 / 8
 """Of the memory that is free on the device, what the results that are kept may take."""
 
@@ -48,7 +51,7 @@ class NoisyOutputs:
     def _fits(self) -> bool:
         """Whether the results of one more evaluation may be kept; those are counted then."""
         if self._room is None:
-            self._room = _free(self.device)
+            self._room = _free(self.device) if len(self._outputs) > _MANY else 0
         types = (self.graph.nodes[o].type for o in self._outputs)
         size = sum(8 * each.numel for each in types if each is not None)
         if size > self._room:
