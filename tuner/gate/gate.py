@@ -295,24 +295,34 @@ def _upstream(captured: Captured) -> frozenset[int]:
 
 def _drawn(value: Any, seed: int) -> Any:
     """A normal distribution with the value's root mean square: gradients often are all alike."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not _may_change(value):
         return value
-    generator = torch.Generator(device=value.device).manual_seed(_SEED + seed)
-    wide = torch.randn(value.shape, generator=generator, device=value.device)
-    size = value.detach().float().square().mean().sqrt()
-    return torch.empty_like(value).copy_(wide * size)
+    wide = torch.randn(value.shape, generator=_generator(value, seed), device=value.device)
+    return _as_laid_out(wide * value.detach().float().square().mean().sqrt(), value)
 
 
 def _reordered(value: Any, seed: int) -> Any:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not _may_change(value):
         return value
-    generator = torch.Generator(device=value.device)
-    generator.manual_seed(_SEED + seed)
+    generator = _generator(value, seed)
     order = torch.randperm(value.numel(), generator=generator, device=value.device)
-    found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    if any(s == 0 and n > 1 for n, s in zip(value.shape, value.stride(), strict=True)):
-        return value
-    return found.copy_(value.detach().reshape(-1)[order].view(value.shape))
+    return _as_laid_out(value.detach().reshape(-1)[order].view(value.shape), value)
+
+
+def _may_change(value: Any) -> bool:
+    """Whether it is a tensor of floats of which each element has a place of its own."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return all(s or n == 1 for n, s in zip(value.shape, value.stride(), strict=True))
+
+
+def _generator(value: torch.Tensor, seed: int) -> torch.Generator:
+    return torch.Generator(device=value.device).manual_seed(_SEED + seed)
+
+
+def _as_laid_out(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    found = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return found.copy_(numbers)
 
 
 def _states(graph: Graph) -> set[int]:

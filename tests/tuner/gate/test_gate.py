@@ -244,7 +244,7 @@ def test_a_plan_that_is_right_on_the_given_inputs_only(data_set):
 def test_what_a_forward_pass_saved_stays_as_it_is_in_a_backward_graph():
     """Logarithms of sums that are not those of the scores would make attention's weights anything,
     and their gradients numbers of which rounding decides."""
-    saved, total, upstream = torch.randn(16, 40), torch.randn(16, 1), torch.ones(16, 40)
+    saved, total, upstream = torch.randn(16, 40), torch.randn(16, 1), torch.ones(40, 16).T
     given = captured(lambda s, t, u: torch.exp(s - t) * u, saved, total, upstream)
     *_, last = given.gm.graph.find_nodes(op="placeholder")
     last.target = "tangents_1"
@@ -253,6 +253,7 @@ def test_what_a_forward_pass_saved_stays_as_it_is_in_a_backward_graph():
     assert fresh.inputs[1] is total
     assert fresh.inputs[2].std() > 0.5
     assert fresh.inputs[2].abs().max() < 6
+    assert fresh.inputs[2].stride() == upstream.stride()
 
 
 @pytest.mark.interpreter
