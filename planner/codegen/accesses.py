@@ -175,6 +175,9 @@ class AccessPrinter(Scope):
         else:
             pointers = [row.pointer(f"in{p.input}", p.access, whole) for p in each.pieces]
             address = chosen(self.text.affine(index, dims), pointers, ends)
+            if dims and len({*pointers}) == 1:
+                # The same elements again and again: the index gives the tile its shape.
+                address += f" + tl.zeros({self.text.shape(dims)}, tl.int32)"
         masks = [self.text.index(a, dims, "_in") for a in sorted(axes) if self.blocks.is_ragged(a)]
         dtype = each.pieces[0].access.type.dtype
         options = f", mask={all_of(masks)}, other={zero(dtype)}" if masks else ""

@@ -372,7 +372,10 @@ class TritonPrinter(AccessPrinter):
         texts = [
             convert(self.at(p, dims), self.dtypes[p], value.dtype) for p, _, _ in choice.pieces
         ]
-        return chosen(index, texts, [self.numbers.text(high) for _, _, high in choice.pieces])
+        ends = [self.numbers.text(high) for _, _, high in choice.pieces]
+        if len({*texts}) == 1 < len(texts):  # Equal constants: the index gives the tile its shape.
+            return f"tl.where({index} < {ends[0]}, {texts[0]}, {texts[0]})"
+        return chosen(index, texts, ends)
 
     def _loop(self, loop: TileLoop) -> None:
         with self.within(loop.blocks):

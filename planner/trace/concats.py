@@ -47,9 +47,15 @@ def concat(reader: Reader, node: Node, windows: Windows) -> TraceSteps:
                     dims[position] = factors
             dims = dims or list(own_dims)
         start += size
-    dims[dim] = dims[dim] or reader.space.fresh(outer.size)
-    kind = Choice(dims[dim], tuple(sorted(pieces, key=lambda piece: piece[1])))
-    return reader.add(kind, tuple(dims), reader.type(node.id).dtype, node)
+    along, dtype = dims[dim] or reader.space.fresh(outer.size), reader.type(node.id).dtype
+    result = (*dims[:dim], along, *dims[dim + 1 :])
+    if len({value for value, _, _ in pieces}) == 1 < len(pieces):
+        # One operand of length 1 again and again is that operand, expanded.
+        once = Choice((), ((pieces[0][0], 0, 1),))
+        value, _ = reader.add(once, tuple(dims), dtype, node)
+        return value, result
+    kind = Choice(along, tuple(sorted(pieces, key=lambda piece: piece[1])))
+    return reader.add(kind, result, dtype, node)
 
 
 def _is_stored_by_piece(reader: Reader, node: Node, parts: tuple[object, ...], dim: int) -> bool:
