@@ -59,7 +59,7 @@ def _float(number: float, dtype: str) -> str:
     if dtype == "float32":
         number = number if number == 0.0 else single(number)
     text = repr(number) if math.isfinite(number) else f'float("{number}")'
-    is_plain = number == 0.0 or (dtype != "float64" and not abs(number) < _LEAST_NORMAL)
+    is_plain = dtype != "float64" and (number == 0.0 or not abs(number) < _LEAST_NORMAL)
     return text if is_plain else _typed(text, dtype)
 
 

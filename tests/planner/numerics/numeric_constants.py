@@ -90,6 +90,7 @@ OF_FLOAT64: dict[str, Function] = {
     "infinite": lambda x: torch.full_like(x, INF) - x,
     "nan": lambda x: torch.full_like(x, NAN) + x,
     "arange": lambda x: torch.arange(8, dtype=torch.float64, device=x.device) / 3 + x,
+    "function of 0": lambda x: torch.log1p(torch.exp(torch.zeros_like(x))) + x.clamp(-1, 1),
 }
 OF_FLOAT32: dict[str, Function] = {
     "count": lambda y: y + (2**24 + 1),
