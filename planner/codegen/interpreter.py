@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..graph.dtypes import FLOAT8
-from ..graph.op import Accuracy
+from ..graph.op import Accuracy, Op
 from ..tiles.blocks import TileDims
 from ..tiles.passes.extract_bits import extract_bits
 from ..tiles.passes.join_reductions import join_reductions
@@ -17,6 +17,8 @@ from ..tiles.passes.unpack_pairs import unpack_pairs
 from ..values.values import Compute, Value
 from .body import convert
 from .triton import TritonPrinter
+
+_TRUE = "tl.full([], True, tl.int1)"
 
 
 class InterpreterPrinter(TritonPrinter):
@@ -44,8 +46,13 @@ class InterpreterPrinter(TritonPrinter):
     )
 
     def evaluated(self, value: Value, text: str, dims: TileDims) -> str:
-        if isinstance(value.kind, Compute) and value.dtype == "bool" and not dims:
-            return f"tl.full([], True, tl.int1) & ({text})"
+        if not isinstance(value.kind, Compute) or value.dtype != "bool":
+            return text
+        if not dims:
+            return f"{_TRUE} & ({text})"
+        if value.kind.op is Op.EXCEEDS:  # One number is compared with itself beside a tile.
+            greater, _, is_nan = text.partition(" | ")
+            return f"{greater} | ({_TRUE} & {is_nan})"
         return text
 
     def accurate(self, compute: Compute) -> Compute:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,3 +119,17 @@ def test_a_training_step_with_rows_that_overlap_is_cut_in_two() -> None:
         (ours,) = torch.autograd.grad(compiled(x).square().sum(), x)
     (eager,) = torch.autograd.grad(F.max_pool1d(x, 2, 1, 1).square().sum(), x)
     assert torch.equal(ours, eager)
+
+
+def test_a_row_of_one_is_the_maximum_of_its_own_window() -> None:
+    """Beside it are minus infinities alone, numbers that a comparison has for itself."""
+    function = partial(F.max_pool1d, kernel_size=3, stride=2, padding=1)
+    x = data(7, 7, 1).requires_grad_()
+    runner = verify(lambda x: function(x * 2, return_indices=True), [x.detach()])
+    assert runner.kernels
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: function(x * 2), backend="planner")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FusionplanWarning)
+        (ours,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert torch.equal(ours, torch.full_like(x, 2.0))
