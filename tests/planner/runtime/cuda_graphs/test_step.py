@@ -5,9 +5,14 @@ import pytest
 import torch
 from fusionplan.planner.errors import FusionplanError
 from fusionplan.planner.runtime.cuda_graphs.step import WATCH, Step, _Kind
+from oracle import DEVICE
 from torch import nn
 
-pytestmark = [pytest.mark.dynamo, pytest.mark.interpreter]
+pytestmark = [
+    pytest.mark.dynamo,
+    pytest.mark.interpreter,
+    pytest.mark.skipif(DEVICE != "cpu", reason="runs on CPU tensors, in the interpreter"),
+]
 
 
 class Counted(nn.Module):
