@@ -121,7 +121,8 @@ def pytest_collection_finish() -> None:
         import quick_interpreter
 
         quick_dynamo.quicken()
-        quick_interpreter.quicken()
+        if os.environ.get("TRITON_INTERPRET") == "1":  # the compiler reads the same functions
+            quick_interpreter.quicken()
     gc.freeze()
     # A capture makes and leaves some hundred thousand objects, few of them in cycles. They are
     # looked through once a few millions are left, which takes 50 MB more than at 400,000.

@@ -39,7 +39,7 @@ def test_a_graph_does_not_write_into_memory_of_a_graph_that_is_gone():
     y = torch.randn(1 << 16, 128, device="cuda", dtype=torch.bfloat16)
     wanted = x @ y
     gone = record(split, [x, y], (), GraphPool())
-    replay, _, (found,), _ = record(split, [x, y], (), GraphPool())
+    replay, _, (found,), *_ = record(split, [x, y], (), GraphPool())
     del gone
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()  # as torch.compile's CUDA graphs do
@@ -65,7 +65,7 @@ def test_a_graph_that_nobody_holds_does_not_end_the_next_capture():
     cycle = [record(many_objects, [x], (), GraphPool())]
     cycle.append(cycle)
     del cycle
-    replay, _, (found,), _ = record(many_objects, [x], (), GraphPool())
+    replay, _, (found,), *_ = record(many_objects, [x], (), GraphPool())
     replay()
     assert found.tolist() == [10_001.0] * 4
     assert gc.isenabled()
@@ -130,7 +130,7 @@ def test_graphs_of_all_sizes_take_what_the_largest_takes(order):
     assert reserved() - start <= 1.1 * (largest + inputs[34].nbytes)
     assert largest >= 4 * inputs[34].nbytes
     for _ in range(2):
-        for n, (replay, ((_, buffer),), (found,), _) in graphs.items():
+        for n, (replay, ((_, buffer),), (found,), *_) in graphs.items():
             buffer.copy_(inputs[n])
             replay()
             torch.testing.assert_close(found, deep([inputs[n]])[0])
@@ -141,7 +141,7 @@ def test_graphs_of_all_sizes_take_what_the_largest_takes(order):
 def test_a_result_outlives_its_graph():
     record = CudaRecorder(torch.device("cuda", 0))
     x = torch.randn(MEBIBYTE, device="cuda")
-    replay, _, (found,), _ = record(deep, [x], (), GraphPool(is_shared=True))
+    replay, _, (found,), *_ = record(deep, [x], (), GraphPool(is_shared=True))
     replay()
     kept = found.detach()
     wanted = kept.clone()
@@ -207,7 +207,8 @@ def test_a_model_of_any_size_takes_what_its_largest_takes(tmp_path: Path):
     assert sum(after[1].values()) <= 1.1 * sum(before[1].values()), (before, after)
     assert end <= 1.1 * start, (before, after)
     runners = executors(fast)
-    assert len(runners) == len(sizes)
+    buckets = {(n - 1).bit_length() for n in sizes}  # by which plans of many sizes are kept
+    assert len(runners) == len(buckets)
     assert all(runner.kernels_per_call > 0 for runner in runners)
     assert sum(runner.replays for runner in runners) > 2 * len(sizes)
     assert compilations() - compiled <= 8 * len(runners[0].plan.groups)

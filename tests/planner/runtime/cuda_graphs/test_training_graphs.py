@@ -15,10 +15,13 @@ from fusionplan.planner.runtime.dispatch.plan_runners import Policy, Sources
 from fusionplan.planner.runtime.machine_code.compile import interpreted
 from torch import nn
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or interpreted(),
-    reason="needs a GPU, and PLANNER_TEST_DEVICE=cuda",
-)
+pytestmark = [
+    pytest.mark.dynamo,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or interpreted(),
+        reason="needs a GPU, and PLANNER_TEST_DEVICE=cuda",
+    ),
+]
 
 
 @pytest.fixture(autouse=True)
