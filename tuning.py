@@ -30,7 +30,12 @@ from .tuner.capture.capture_model import CallArguments, CapturedModel
 from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.capture.traced_model import TracedGraph, TracedModel
-from .tuner.decision.baselines import ROUNDS, Baselines, model_baselines
+from .tuner.decision.baselines import (
+    ROUNDS,
+    Baselines,
+    different_products,
+    model_baselines,
+)
 from .tuner.decision.decide import Decision, Entrant
 from .tuner.fleet.gpu_claim import gpu_id, held
 from .tuner.fleet.helpers import Helpers
@@ -246,7 +251,7 @@ class _ModelTune:
         it did so before there was any plan."""
         if not self.place.measured:
             return self._modelled(captured)
-        baselines = self._baselines(captured.traced)
+        baselines = self._baselines(captured)
         found: list[tuple[Session, Searched]] = []
         own = shares(captured.parts, self.place.profile)
         with interruption() as interrupted:
@@ -290,11 +295,12 @@ class _ModelTune:
                 finally:
                     offers.close()  # by which the workers end
 
-    def _baselines(self, traced: TracedModel | None) -> Baselines:
+    def _baselines(self, captured: CapturedModel) -> Baselines:
         modes = self.how.modes(self.place)
-        given = model_baselines(self.model, self.turns, modes, self.how.training, traced)
+        given = model_baselines(self.model, self.turns, modes, self.how.training, captured.traced)
         ahead = self.workers.ahead
         made = Baselines(given, self.progress, wall=self.wall, ahead=ahead)
+        made.products = different_products(part.captured.graph for part in captured.parts)
         if ahead is not None:
             made.turn = ahead.turn
         if self.place.device.type == "cuda":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...planner.capture.capture import Captured, Stage
 from ...planner.graph.graph import INPUT, Graph, key
+from ...planner.graph.ops import Contraction, Depthwise, row
 from ...planner.lowerings.inductor import MODES
 from ...planner.lowerings.registry import INDUCTOR
 from ...planner.plan import GroupPlan, Plan
@@ -44,9 +45,10 @@ from .silence_inductor import quiet_autotuning
 EAGER = "eager"
 
 _TUNED = "max-autotune"
-TUNED_TIMES = 2.0
-"""Times the seconds of the quickest mode that one takes at least which tunes its products too: an
-estimate, by which it is not begun where it would only be cut off."""
+TUNED_TIMES, TUNED_S = 2.0, 4.0
+"""Times the seconds of the quickest mode that one takes at least which tunes its products too, and
+seconds for each product (4.6 were seen, with 16 cores): an estimate, by which a mode is not begun
+where it would only be cut off."""
 
 NO_TIME = "it was not begun, for the time of the tune was over"
 ROUNDS = 'it keeps none of eager\'s roundings, which numerics="eager" asks for'
@@ -71,6 +73,8 @@ class Baselines:
     wall: Wall | None = None
     beside: bool = False
     turn: Turn = field(default_factory=threading.RLock)
+    products: int = 0
+    """Different matrix products and convolutions of the model."""
     is_over: Callable[[], bool] = lambda: False
     """Whether nobody wants those that are not ready yet."""
     ahead: ModesAhead | None = None
@@ -166,8 +170,9 @@ class Baselines:
             return True
         quickest = min(self._took.values(), default=0.0)
         tunes = name.startswith(_TUNED) and not self._is_found(name)
-        times = TUNED_TIMES if tunes else 1.0
-        return self.wall.clock() + times * quickest < until
+        tuned_s = max(TUNED_TIMES * quickest, quickest + TUNED_S * self.products)
+        least_s = tuned_s if tunes else quickest
+        return self.wall.clock() + least_s < until
 
     def _is_found(self, name: str) -> bool:
         """Whether others have put it into Inductor's caches."""
@@ -243,6 +248,18 @@ def through(model: Model, turns: RotatingInputs, training: bool = False) -> Turn
         return run_step(model, calls[turn % len(calls)])
 
     return step if training else infer
+
+
+def different_products(graphs: Iterable[Graph]) -> int:
+    """The number of matrix products and convolutions of different shapes in the graphs."""
+    return len(
+        {
+            (node.op, *(graph.nodes[source].type for source in node.inputs))
+            for graph in graphs
+            for node in graph.nodes
+            if isinstance(row(node), Contraction | Depthwise)
+        }
+    )
 
 
 def graph_baselines(

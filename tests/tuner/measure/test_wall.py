@@ -14,7 +14,7 @@ from fusionplan import tuning
 from fusionplan.planner.costs.device import builtin
 from fusionplan.tuner.capture.capture_model import ModelGraph
 from fusionplan.tuner.decision import baselines, interrupted_graphs
-from fusionplan.tuner.decision.baselines import CUT_OFF, NO_TIME, Baselines
+from fusionplan.tuner.decision.baselines import CUT_OFF, NO_TIME, Baselines, different_products
 from fusionplan.tuner.measure.time_limit import OutOfTime, stopped_after
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import RecordedProgress
@@ -77,10 +77,15 @@ def as_it_is() -> Iterator[None]:
     yield
 
 
-def warmed(seconds: float, calls: dict[str, Callable[[], object]], clock: Callable[[], float]):
+def warmed(
+    seconds: float,
+    calls: dict[str, Callable[[], object]],
+    clock: Callable[[], float],
+    products: int = 0,
+):
     told = RecordedProgress()
     given = {name: lambda turn, call=call: call() for name, call in calls.items()}
-    found = Baselines(given, told, as_it_is, wall=Wall(seconds, clock))
+    found = Baselines(given, told, as_it_is, wall=Wall(seconds, clock), products=products)
     found.warm()
     assert all(any(name in note for note in told.of("note")) for name in found.left_out)
     return found
@@ -102,6 +107,29 @@ def test_a_mode_for_which_there_is_no_time_is_not_begun():
     assert [*found.ready] == ["eager", "default", "reduce-overhead"]
     assert found.left_out == {"max-autotune": NO_TIME}  # it takes 30 s at least, 15 are left
     assert "max-autotune" not in begun
+
+
+@pytest.mark.parametrize("products", [3, 4])
+def test_a_mode_that_tunes_many_products_is_not_begun(products):
+    now = [0.0]
+
+    def takes(seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            now[0] += seconds / 2  # each is called twice
+
+        return call
+
+    calls = {"eager": takes(1.0), "default": takes(1.0), "max-autotune": takes(9.0)}
+    found = warmed(30.0, calls, lambda: now[0], products)  # 15.3 s are the baselines'
+    assert ("max-autotune" in found.ready) == (products == 3)  # 13 s at least of 13.3
+
+
+def test_products_of_the_same_shapes_are_tuned_once():
+    def model(x, w, v):
+        return (x @ w) @ w + (x @ v).sum()
+
+    x, w, v = torch.empty(8, 16), torch.empty(16, 16), torch.empty(16, 4)
+    assert different_products([captured(model, x, w, v).graph]) == 2
 
 
 def test_a_mode_that_takes_longer_than_there_is_time_is_cut_off():
