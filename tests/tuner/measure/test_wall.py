@@ -167,6 +167,19 @@ def test_a_mode_that_is_cut_off_leaves_the_cuda_graphs_of_others_usable(monkeypa
     assert manager.current_node is None
 
 
+def test_plans_for_whose_first_calls_there_is_no_time_end_the_decision():
+    """They are not left out of a contest, which baselines alone would win."""
+
+    def swallows(turn: int) -> None:
+        while True:
+            time.sleep(0.01)
+
+    told = RecordedProgress()
+    with pytest.raises(OutOfTime), stopped_after(0.05):
+        Baselines({"plan": swallows}, told, as_it_is, "plans").warm()
+    assert not told.of("note")
+
+
 def test_without_a_limit_every_mode_is_compiled():
     found = Baselines(
         {"eager": lambda turn: 0, "default": lambda turn: 1}, RecordedProgress(), as_it_is
