@@ -494,6 +494,7 @@ class TritonPrinter(AccessPrinter):
         """Some turns of a loop. count: of all, where these are a part of them."""
         first, last = turns
         options = f", num_stages={loop.stages}" if loop.stages > 1 else ""
+        options += f", loop_unroll_factor={loop.unroll}" if loop.unroll > 1 else ""
         options += ", flatten=True" if loop.flatten else ""
         self.line(f"for {counter} in tl.range({first}, {last}{options}):")
         with self.indented():

@@ -367,6 +367,8 @@ class TileLoop:
     """Every lane keeps a state of its own, combined after the loop."""
     stages: int = 1
     """Turns whose loads are under way at once."""
+    unroll: int = 1
+    """Turns of which the compiler makes one."""
     flatten: bool = False
     """Run as one loop with the loop inside it."""
     reverse: bool = False

@@ -113,6 +113,7 @@ class _Listing:
         words = [f"loop {self.nest.axes[loop.axis].name}"]
         words += ["backwards"] * loop.reverse
         words += [f"{loop.stages} stages"] * (loop.stages > 1) + ["flattened"] * loop.flatten
+        words += [f"{loop.unroll} turns as one"] * (loop.unroll > 1)
         if loop.blocks is not None:
             words.append(f"blocks of {loop.blocks.sizes[loop.axis]}")
         if loop.inner is not None:

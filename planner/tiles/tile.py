@@ -57,6 +57,7 @@ from .passes.split_epilogue import split_epilogue
 from .passes.sum_in_quads import sum_in_quads
 from .passes.swap_mmas import swap_mmas
 from .passes.unpack_pairs import unpack_pairs
+from .passes.unroll_loops import unroll_loops
 from .passes.widen_storing_loops import widen_storing_loops
 from .program import TileProgram
 
@@ -105,6 +106,7 @@ PASSES: tuple[Pass, ...] = (
     load_before_meeting,
     load_together,
     end_empty_programs,
+    unroll_loops,
 )
 """Each is given what those before it have decided."""
 
