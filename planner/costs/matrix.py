@@ -249,7 +249,8 @@ _TURN = 0.105  # for each turn of the loop whose loads are not under way ahead
 _NEXT = 0.32  # for every later wave besides its turns, shared by the programs of an SM
 _NOT_AHEAD = 0.15  # Where no load of a later turn is under way, in exp of it.
 _L2_ALONE = 0.23
-_BESIDE = 3.1  # times the arithmetic
+_BESIDE = 3.1  # times the arithmetic,
+_BESIDE_MEMORY = 0.3  # of which memory hides this if it takes more than twice the products' time
 # What is computed of an operand counts for more where no product hides it: a warp reads it from
 # its registers, which it cannot write before its product is done. Of 39 kernels of GELU before the
 # second product of an MLP (ConvNeXt-S and Swin-S, bfloat16, batches of 64, one H200) the model said
@@ -453,7 +454,9 @@ def _single(
     waits_s = waits.mma_s * (1 + loading + later * (_NEXT + loading))
     least_s = max(alone.memory_s, alone.tensor_s)
     together = products.walks and waiting.resident > 1
-    beside = _BESIDE * _HIDDEN if together else _BESIDE
+    by_memory = _BESIDE_MEMORY * (alone.memory_s > 2 * alone.tensor_s)
+    hidden = 1 - _HIDDEN if together else by_memory
+    beside = _BESIDE * (1 - hidden)
     worked_s = beside * alone.arithmetic_s + _BEFORE * _unhidden_s(alone)
     base = max(least_s, (_L2_WALKED if products.walks else _L2_ALONE) * alone.l2_s)
     full = _FULL * (products.full or together) * min(1.0, _TURNS / max(1.0, waiting.turns))

@@ -21,6 +21,7 @@ from ..tiles.program import TileProgram, by_body
 from ..tiles.tile import tiled
 from . import matrix, shared_memory, tile_cache
 from .arithmetic import Arithmetic, arithmetic_of, prologue_of
+from .bulk_copies import short_rows
 from .device import DeviceProfile
 from .lanes import lines_touched
 from .meeting import LEAST_COPY, meetings_in_turn, meets_in_turns, waits_in_turn
@@ -52,11 +53,11 @@ class Work:
     grid); resident: those an SM holds; waves: blocks over what the device holds at once; busy: the
     part of the SMs that have work. prologue: of the arithmetic, what is computed of operands of
     products in a loop. registers, spill_bytes: of a thread; shared_bytes: of a block.
-    l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, of all programs. in_flight: bytes
-    under way at once; awkward: times the seconds of a plain copy. turns, sweeps, folds: of one
-    program, its loops' turns, how often it walks them, and where its threads meet. ahead: its next
-    loads are begun while it works; begun: those of a loop's next turns, while threads meet in
-    each. turn_folds, turn_waits: in each turn of a loop, where threads meet, and how often it then
+    l2_weighed: see `Traffic`. l1_lines: see `lines_touched`, and short_rows: see there, of all
+    programs. in_flight: bytes under way at once; awkward: times the seconds of a plain copy. turns,
+    sweeps, folds: of one program, its loops' turns, how often it walks them, and where its threads
+    meet. ahead: its next loads are begun while it works; begun: those of a loop's next turns, while
+    threads meet in each. turn_folds, turn_waits: in each turn of a loop, where threads meet, and how often it then
     waits for memory. products: see `matrix`, None without any. launches: two where rows are copied
     before."""
 
@@ -73,6 +74,7 @@ class Work:
     l2_bytes: int
     l2_weighed: int
     l1_lines: float
+    short_rows: float
     in_flight: float
     awkward: float
     arithmetic: Arithmetic
@@ -97,6 +99,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
     program, multiplying = placed(nest, config), scheduled(nest, config)
     grid = tile_cache.grid(program, config.programs, config.num_stages, config.group)
     programs, started = grid.tiles, grid.programs
+    described = config.access == "descriptor"
     registers, spills = _pressure(nest, config)
     shared = shared_bytes(nest, config)
     resident = _resident_blocks(registers, 32 * config.num_warps, shared, device)
@@ -124,6 +127,7 @@ def work_of(nest: Nest, config: Config, device: DeviceProfile) -> Work:
         l2_bytes=traffic.l2,
         l2_weighed=traffic.weighed,
         l1_lines=lines_touched(program, config.num_warps) * programs,
+        short_rows=short_rows(program) * programs if described else 0.0,
         in_flight=flowing * (config.num_stages - 1 if ahead else 1),
         awkward=hint
         * awkwardness(program, config.num_warps)
