@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...planner.errors import PlanError
-from ...planner.graph.graph import Graph, Node
+from ...planner.graph.graph import Graph, Node, Ref
 from ...planner.graph.op import Op
 from ...planner.graph.ops import EXTREMUM_PLACES, MAX, MIN, PLACES, Reduction, bound, op_of, row
 from .noisy_outputs import NoisyOutputs
@@ -31,6 +31,7 @@ _KEPT = 1 << 26
 """Bytes of their results that are kept for the next candidate."""
 
 _EXTREMES = (MAX, MIN)
+_COMPARISONS = (Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE)
 
 
 @dataclass(slots=True)
@@ -58,7 +59,8 @@ class Doubt:
             wrong = wrong & (got != sample)
             if reach is not None:
                 reach = torch.maximum(reach, (sample - value).abs())
-        wrong, left, since = self._chosen(wrong, got, value), wrong.numel() + 1, 0
+        wrong = self._compared(self._chosen(wrong, got, value))
+        left, since = wrong.numel() + 1, 0
         for number in range(_SAMPLES):
             count = int(wrong.sum())
             since = since + 1 if count == left else 0
@@ -124,6 +126,50 @@ class Doubt:
         slack = margin.gather(1, index.long()) + margin.gather(1, best.long())
         near = (extreme & ((ours - theirs).abs() <= slack)).reshape(got.shape)
         return wrong & ~(near & inside)
+
+
+    def _compared(self, wrong: torch.Tensor) -> torch.Tensor:
+        """Without comparisons of floats that are as near to each other as both may err: of a
+        million some lie so near that hardly any errors make them change sides."""
+        operands = _operands(self.graph, self.output)
+        nodes = tuple(each for each in operands if isinstance(each, int))
+        if not nodes or not bool(wrong.any()):
+            return wrong
+        try:
+            only = Graph(self.graph.nodes, nodes)
+            of = dict(zip(nodes, self.expected(only, self.noisy.inputs, self.noisy.device)))
+        except (torch.OutOfMemoryError, PlanError):
+            return wrong
+        if any(each.limits is None for each in of.values()):
+            return wrong
+        left, right = (
+            of[each].value.double() if isinstance(each, int) else each for each in operands
+        )
+        slack = sum(_margin(each.limits, each.value.double()) for each in of.values())
+        near = (left - right).abs() <= slack
+        return wrong & ~near if near.shape == wrong.shape else wrong
+
+
+def _operands(graph: Graph, output: int) -> tuple[int | float, ...]:
+    """The two floats that an output compares, nodes or numbers; none where it is something else. Of
+    a relu that is compared with 0 its input counts: half of a relu is exactly 0."""
+    node = graph.nodes[output]
+    if op_of(node) not in _COMPARISONS:
+        return ()
+    found: list[int | float] = []
+    for each in (bound(node)["self"], bound(node)["other"]):
+        if isinstance(each, Ref):
+            source = graph.nodes[each.node]
+            if source.type is None or "float" not in source.type.dtype:
+                return ()
+            found.append(source.id)
+        elif isinstance(each, (int, float)):
+            found.append(float(each))
+        else:
+            return ()
+    if found[1] == 0.0 and op_of(graph.nodes[int(found[0])]) is Op.RELU:
+        found[0] = graph.nodes[int(found[0])].inputs[0]
+    return tuple(found)
 
 
 def _whole(graph: Graph, output: int) -> list[Node]:
