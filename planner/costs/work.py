@@ -57,9 +57,9 @@ class Work:
     programs. in_flight: bytes under way at once; awkward: times the seconds of a plain copy. turns,
     sweeps, folds: of one program, its loops' turns, how often it walks them, and where its threads
     meet. ahead: its next loads are begun while it works; begun: those of a loop's next turns, while
-    threads meet in each. turn_folds, turn_waits: in each turn of a loop, where threads meet, and how often it then
-    waits for memory. products: see `matrix`, None without any. launches: two where rows are copied
-    before."""
+    threads meet in each. turn_folds, turn_waits: in each turn of a loop, where threads meet, and
+    how often it then waits for memory. products: see `matrix`, None without any. launches: two
+    where rows are copied before."""
 
     programs: int
     started: int

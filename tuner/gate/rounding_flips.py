@@ -131,7 +131,6 @@ class Doubt:
         near = (extreme & ((ours - theirs).abs() <= slack)).reshape(got.shape)
         return wrong & ~(near & inside)
 
-
     def _compared(self, wrong: torch.Tensor) -> torch.Tensor:
         """Without comparisons of floats that are as near to each other as both may err."""
         operands = _operands(self.graph, self.output)
@@ -140,16 +139,16 @@ class Doubt:
             return wrong
         try:
             only = Graph(self.graph.nodes, nodes)
-            of = dict(zip(nodes, self.expected(only, self.noisy.inputs, self.noisy.device)))
+            floats = self.expected(only, self.noisy.inputs, self.noisy.device)
         except (torch.OutOfMemoryError, PlanError):
             return wrong
-        if any(each.limits is None for each in of.values()):
+        if any(each.limits is None for each in floats):
             return wrong
-        left, right = (
-            of[each].value.double() if isinstance(each, int) else each for each in operands
-        )
-        slack = sum(_margin(each.limits, each.value.double()) for each in of.values())
-        near = (left - right).abs() <= slack
+        values = [each.value.double() for each in floats]
+        # A number has no error; it is the second where there is one.
+        apart = values[0] - (values[1] if len(values) > 1 else float(operands[1]))
+        margins = (_margin(each.limits, own) for each, own in zip(floats, values, strict=True))
+        near = apart.abs() <= sum(margins, torch.zeros_like(apart))
         return wrong & ~near if near.shape == wrong.shape else wrong
 
 
@@ -166,12 +165,13 @@ def _operands(graph: Graph, output: int) -> tuple[int | float, ...]:
             if source.type is None or "float" not in source.type.dtype:
                 return ()
             found.append(source.id)
-        elif isinstance(each, (int, float)):
+        elif isinstance(each, (int, float)) and found:
             found.append(float(each))
         else:
             return ()
-    if found[1] == 0.0 and op_of(graph.nodes[int(found[0])]) is Op.RELU:
-        found[0] = graph.nodes[int(found[0])].inputs[0]
+    left = graph.nodes[int(found[0])]
+    if isinstance(found[1], float) and found[1] == 0.0 and op_of(left) is Op.RELU:
+        found[0] = left.inputs[0]
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Loops of which the compiler makes several turns one, so that their loads are under way together."""
+"""Loops of which the compiler makes several turns one: their loads are under way together."""
 
 from __future__ import annotations
 
