@@ -180,6 +180,7 @@ def test_an_address_names_a_group(opened, browser, pages):
     opened("one.html")
     browser.get("about:blank")
     browser.get((pages / "one.html").as_uri() + "#step-0-2")
+    wait(browser, lambda: shown(browser))
     assert shown(browser) == ["step-0-2"]
 
 
