@@ -53,7 +53,7 @@ and the mean correlation with what was measured rises from 0.47 to 0.73."""
 _SHORT_ROW = 6.0
 """Clock cycles of an SM for what a row that a descriptor copies lacks of 128 bytes. Of 348 kernels
 of eleven groups of EfficientNet-B0 (rows of 16 to 672 numbers of 16 bits) timed on an H200 the mean
-regret of the model's choice falls from 15% to 4%, with `matrix._BESIDE_MEMORY`; of 910 products
+regret of the model's choice falls from 15% to 5%, with `matrix._BESIDE_MEMORY`; of 910 products
 timed on an H100 it stays."""
 
 

@@ -250,7 +250,7 @@ _NEXT = 0.32  # for every later wave besides its turns, shared by the programs o
 _NOT_AHEAD = 0.15  # Where no load of a later turn is under way, in exp of it.
 _L2_ALONE = 0.23
 _BESIDE = 3.1  # times the arithmetic,
-_BESIDE_MEMORY = 0.3  # of which memory hides this if it takes more than twice the products' time
+_BESIDE_MEMORY = 0.3  # of which memory hides this, if the SMs are full and products take half of it
 # What is computed of an operand counts for more where no product hides it: a warp reads it from
 # its registers, which it cannot write before its product is done. Of 39 kernels of GELU before the
 # second product of an MLP (ConvNeXt-S and Swin-S, bfloat16, batches of 64, one H200) the model said
@@ -454,7 +454,7 @@ def _single(
     waits_s = waits.mma_s * (1 + loading + later * (_NEXT + loading))
     least_s = max(alone.memory_s, alone.tensor_s)
     together = products.walks and waiting.resident > 1
-    by_memory = _BESIDE_MEMORY * (alone.memory_s > 2 * alone.tensor_s)
+    by_memory = _BESIDE_MEMORY * (alone.memory_s > 2 * alone.tensor_s and waiting.waves >= 1)
     hidden = 1 - _HIDDEN if together else by_memory
     beside = _BESIDE * (1 - hidden)
     worked_s = beside * alone.arithmetic_s + _BEFORE * _unhidden_s(alone)
