@@ -133,8 +133,7 @@ class Doubt:
 
     def _compared(self, wrong: torch.Tensor) -> torch.Tensor:
         """Without comparisons of floats that are as near to each other as both may err."""
-        operands = _operands(self.graph, self.output)
-        nodes = tuple(each for each in operands if isinstance(each, int))
+        nodes, number = _operands(self.graph, self.output)
         if not nodes:
             return wrong
         try:
@@ -145,34 +144,30 @@ class Doubt:
         if any(each.limits is None for each in floats):
             return wrong
         values = [each.value.double() for each in floats]
-        # A number has no error; it is the second where there is one.
-        apart = values[0] - (values[1] if len(values) > 1 else float(operands[1]))
+        apart = values[0] - (values[1] if len(values) > 1 else number)
         margins = (_margin(each.limits, own) for each, own in zip(floats, values, strict=True))
         near = apart.abs() <= sum(margins, torch.zeros_like(apart))
         return wrong & ~near if near.shape == wrong.shape else wrong
 
 
-def _operands(graph: Graph, output: int) -> tuple[int | float, ...]:
-    """The two floats that an output compares, nodes or numbers; none where it is something else. Of
-    a relu that is compared with 0 its input counts: half of a relu is exactly 0."""
+def _operands(graph: Graph, output: int) -> tuple[tuple[int, ...], float]:
+    """The floats that an output compares: two nodes, or one and a number; no nodes where it is
+    something else. Of a relu beside 0 its input counts: half of a relu is exactly 0."""
     node = graph.nodes[output]
-    if op_of(node) not in _COMPARISONS:
-        return ()
-    found: list[int | float] = []
-    for each in (bound(node)["self"], bound(node)["other"]):
-        if isinstance(each, Ref):
-            source = graph.nodes[each.node]
-            if source.type is None or "float" not in source.type.dtype:
-                return ()
-            found.append(source.id)
-        elif isinstance(each, (int, float)) and found:
-            found.append(float(each))
-        else:
-            return ()
-    left = graph.nodes[int(found[0])]
-    if isinstance(found[1], float) and found[1] == 0.0 and op_of(left) is Op.RELU:
-        found[0] = left.inputs[0]
-    return tuple(found)
+    named = bound(node) if op_of(node) in _COMPARISONS else {}
+    found = [named[side] for side in ("self", "other") if side in named]
+    nodes = tuple(each.node for each in found if isinstance(each, Ref))
+    types = (graph.nodes[each].type for each in nodes)
+    if not nodes or not all(t is not None and "float" in t.dtype for t in types):
+        return (), 0.0
+    if len(nodes) == 2:
+        return nodes, 0.0
+    number, left = found[1], graph.nodes[nodes[0]]
+    if not isinstance(found[0], Ref) or not isinstance(number, (int, float)):
+        return (), 0.0
+    if number == 0 and op_of(left) is Op.RELU:
+        nodes = (left.inputs[0],)
+    return nodes, float(number)
 
 
 def _whole(graph: Graph, output: int) -> list[Node]:
