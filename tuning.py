@@ -30,12 +30,7 @@ from .tuner.capture.capture_model import CallArguments, CapturedModel
 from .tuner.capture.rotating_inputs import RotatingInputs
 from .tuner.capture.same_on_cuda import difference_on_cuda
 from .tuner.capture.traced_model import TracedGraph, TracedModel
-from .tuner.decision.baselines import (
-    ROUNDS,
-    Baselines,
-    different_products,
-    model_baselines,
-)
+from .tuner.decision.baselines import ROUNDS, Baselines, different_products, model_baselines
 from .tuner.decision.decide import Decision, Entrant
 from .tuner.fleet.gpu_claim import gpu_id, held
 from .tuner.fleet.helpers import Helpers
@@ -299,8 +294,8 @@ class _ModelTune:
         modes = self.how.modes(self.place)
         given = model_baselines(self.model, self.turns, modes, self.how.training, captured.traced)
         ahead = self.workers.ahead
-        made = Baselines(given, self.progress, wall=self.wall, ahead=ahead)
-        made.products = different_products(part.captured.graph for part in captured.parts)
+        products = different_products(part.captured.graph for part in captured.parts)
+        made = Baselines(given, self.progress, wall=self.wall, products=products, ahead=ahead)
         if ahead is not None:
             made.turn = ahead.turn
         if self.place.device.type == "cuda":

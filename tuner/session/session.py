@@ -24,7 +24,13 @@ from ...planner.runtime.machine_code.compile import interpreted
 from ...planner.versions import versions
 from ..capture.capture_model import CallArguments, ModelGraph
 from ..capture.rotating_inputs import TURNS, RotatingInputs
-from ..decision.baselines import Baselines, graph_baselines, modes_left_out, real_inputs
+from ..decision.baselines import (
+    Baselines,
+    different_products,
+    graph_baselines,
+    modes_left_out,
+    real_inputs,
+)
 from ..decision.decide import Decision, Entrant, by_executor
 from ..decision.device_turns import Stop, Turn, side_by_side
 from ..decision.finalists import Arena, Finalists, finalists
@@ -146,7 +152,8 @@ class Session:
         turns = RotatingInputs.of(CallArguments(tuple(self.inputs)))
         make = baselines or partial(graph_baselines, self.captured, stage=stage)
         wall = self._begun()
-        contestants = Baselines(make(turns), self.progress, wall=wall)
+        products = different_products([self.captured.graph])
+        contestants = Baselines(make(turns), self.progress, wall=wall, products=products)
         contestants.left_out |= modes_left_out(self.captured, stage)
         found = self.searched(profile, contestants, stage)
         part = ModelGraph(found.identity.graph_key, self.captured, tuple(self.inputs), stage)
