@@ -249,8 +249,10 @@ _TURN = 0.105  # for each turn of the loop whose loads are not under way ahead
 _NEXT = 0.32  # for every later wave besides its turns, shared by the programs of an SM
 _NOT_AHEAD = 0.15  # Where no load of a later turn is under way, in exp of it.
 _L2_ALONE = 0.23
-_BESIDE = 3.1  # times the arithmetic,
-_BESIDE_MEMORY = 0.3  # of which memory hides this, if the SMs are full and products take half of it
+_BESIDE = 3.1  # times the arithmetic
+# The share of it that memory hides, where the SMs are full and memory takes more than twice as long
+# as the tensor cores (see `cost._SHORT_ROW`).
+_BESIDE_MEMORY = 0.3
 # What is computed of an operand counts for more where no product hides it: a warp reads it from
 # its registers, which it cannot write before its product is done. Of 39 kernels of GELU before the
 # second product of an MLP (ConvNeXt-S and Swin-S, bfloat16, batches of 64, one H200) the model said

@@ -26,6 +26,7 @@ from ..tiles.instructions import (
     loads_of,
 )
 from ..tiles.passes.assign_programs import tiles_in_all
+from ..tiles.passes.unroll_loops import UNDER_WAY
 from ..tiles.program import TileProgram, by_body
 from ..values.values import Load
 from .access_classes import alignments, classes
@@ -60,9 +61,6 @@ _NARROW = 0.15
 
 # Memory gives two sectors at once: of stretches of one the other half comes in vain, or late.
 _HALF_BURST = 1.12
-
-# Loads of a thread that are under way together in a loop, at least.
-_UNROLLED = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +349,7 @@ def in_flight(
     program: TileProgram, waves: float, resident: int, num_warps: int, device: DeviceProfile
 ) -> float:
     """Bytes that are under way together: the tiles that programs load at once, and of a short loop
-    those of some turns, for the compiler unrolls it."""
+    those of some turns, for it is unrolled by the compiler, or by `unroll_loops`."""
     tile, waited = _under_way(program, num_warps)
     return tile * tile / max(1.0, waited) * resident * device.sm_count * min(1.0, waves)
 
@@ -369,7 +367,7 @@ def _under_way(program: TileProgram, num_warps: int) -> tuple[float, float]:
             instructions[each.stretch] += math.ceil(elements / (32 * num_warps * width))
     tile = waited = 0.0
     for each, _ in loads:
-        at_once = _UNROLLED / instructions[each.stretch] if each.stretch in short else 1.0
+        at_once = UNDER_WAY / instructions[each.stretch] if each.stretch in short else 1.0
         tile += each.tile
         waited += each.tile / max(1.0, at_once)
     return tile, waited

@@ -25,7 +25,7 @@ from ..instructions import (
 )
 from ..program import TileProgram, rewritten
 
-_UNDER_WAY = 4  # Loads of a thread that are under way together.
+UNDER_WAY = 4  # Loads of a thread that are under way together.
 _VECTOR = 16  # Bytes of a load of a thread.
 
 
@@ -40,7 +40,7 @@ def unroll_loops(program: TileProgram, *, num_warps: int) -> TileProgram:
         loads, own = _loads(each.body), each.blocks or blocks
         if not any(_is_masked(load, each, own) for load in loads):
             return each
-        turns = _UNDER_WAY // sum(_instructions(load, own, num_warps) for load in loads)
+        turns = UNDER_WAY // sum(_instructions(load, own, num_warps) for load in loads)
         return replace(each, unroll=turns) if turns > 1 and own.count(each.axis) > 1 else each
 
     return rewritten(program, change)
