@@ -236,7 +236,8 @@ class _ModelTune:
 
     def captured(self) -> CapturedModel:
         """The graphs of the model; what is to be known about them is told."""
-        found = self.how.captured(self.model, self.turns, self.wall, self.place, self.workers.lab)
+        workers, given = self.workers, (self.model, self.turns, self.wall, self.place)
+        found = self.how.captured(*given, workers.lab, workers.model_ran)
         for note in found.notes:
             self.progress.note(note)
         return found

@@ -61,7 +61,7 @@ def opened_by_aot_autograd(
         inference_compiler=inference_compiler,
         partition_fn=partition,
         decompositions=decompositions(),
-        keep_inference_input_mutations=keeps_writes(gm, inputs),
+        keep_inference_input_mutations=keeps_writes(inputs),
     )
 
 

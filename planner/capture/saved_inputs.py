@@ -1,8 +1,8 @@
 """Inputs that a graph writes to and saves for its backward pass are saved as they were.
 
-AOTAutograd lets a graph compute what an input will hold, and copies it there behind the graph. If
-the graph has saved the input itself, or a view of it, the backward pass would read what was copied,
-and autograd refuses it. Eager keeps a copy then (`x.abs_()`, `x.mul_(y)`), and so does the graph.
+AOTAutograd lets a graph compute what an input will hold, and copies it there at the end of the graph
+or behind it. If the graph has saved the input itself, or a view of it, the backward pass would read
+what was copied, and autograd refuses it. Eager keeps a copy then (`x.abs_()`, `x.mul_(y)`), and so does the graph.
 """
 
 from __future__ import annotations
@@ -27,13 +27,21 @@ def save_as_they_were(forward: fx.GraphModule, num_fwd_outputs: int) -> None:
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         if not isinstance(value, torch.Tensor) or _memory(value) not in written:
             continue
-        with forward.graph.inserting_before(output):
+        with forward.graph.inserting_before(_behind(node)):
             copy = forward.graph.call_function(aten.clone.default, (node,))
         copy.meta = {**node.meta, "val": value.clone()}
         results[place], found = copy, True
     if found:
         output.args = (tuple(results),)
         forward.recompile()
+
+
+def _behind(node: fx.Node) -> fx.Node:
+    """The first operation after a value: before any that writes to its memory."""
+    found = node.next
+    while found.op == "placeholder":
+        found = found.next
+    return found
 
 
 def _written(graph: fx.Graph) -> set[Any]:

@@ -33,13 +33,10 @@ class Update:
     is_copied: bool
 
 
-def keeps_writes(gm: Any, inputs: Any) -> bool:
-    """Whether AOTAutograd is to leave writes into the inputs to the graph: not where it records for
-    a backward pass, nor where sizes vary. Of those it copies the results back itself."""
-    given = [x for x in inputs if isinstance(x, torch.Tensor)]
-    own = list(gm.parameters()) if isinstance(gm, torch.nn.Module) else []
-    if torch.is_grad_enabled() and any(x.requires_grad for x in [*given, *own]):
-        return False
+def keeps_writes(inputs: Any) -> bool:
+    """Whether AOTAutograd is to leave writes into the inputs to the graph: not where sizes vary, and
+    it never does for an input that requires a gradient. Of those it copies the results back itself,
+    one launch for each."""
     return not any(_varies(x) for x in inputs)
 
 

@@ -29,7 +29,8 @@ from ...planner.capture.data_dependent import in_parts
 from ...planner.capture.element_indices import elements_indexed
 from ...planner.capture.opened_layers import layers_opened
 from ...planner.capture.rewrites.rewrite import rewritten
-from ...planner.capture.saving import partition
+from ...planner.capture.saved_inputs import save_as_they_were
+from ...planner.capture.saving import RESULTS, partition
 from ...planner.capture.symbolic import Symbolic, symbolic
 from ...planner.capture.writes_in_place import keeps_writes
 from ...planner.collector import paused
@@ -136,18 +137,20 @@ def capture_model(
     training: bool = False,
     dynamic: bool = False,
     numerics: Numerics = "fast",
+    ran: Callable[[], object] = lambda: None,
     seen: Callable[[Captured], object] = lambda captured: None,
 ) -> CapturedModel:
     """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
     pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
     dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks.
-    numerics: see `Graph`. seen: told of each graph of inference with fixed sizes as soon as it is
+    numerics: see `Graph`. ran: called when the model has run as it is. seen: told of each graph of inference with fixed sizes as soon as it is
     captured; Dynamo takes seconds more where it is large.
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
     call = CallArguments.of(inputs)
     check_runs(model, call, training)
+    ran()
     collector = _Collector(numerics, seen)
     compiled = partial(torch.compile, model, backend=collector, dynamic=dynamic)
     limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}
@@ -246,7 +249,7 @@ class _Collector:
             inference_compiler=lambda g, x: self._compile(g, x, "inference", source),
             partition_fn=partition,
             decompositions=decompositions(),
-            keep_inference_input_mutations=keeps_writes(gm, inputs),
+            keep_inference_input_mutations=keeps_writes(inputs),
         )
         opened = layers_opened(elements_indexed(gm), self._numerics)
         chosen = attention_chosen(opened, self._numerics)
@@ -288,6 +291,8 @@ class _Collector:
     def _compile(
         self, gm: fx.GraphModule, fakes: Sequence[Any], stage: Stage, source: _Source
     ) -> Callable[[list[Any]], Any]:
+        if stage == "forward":
+            save_as_they_were(gm, gm.meta.get(RESULTS, 0))
         dynamic = is_dynamic(gm)
         static = None if dynamic else self._static(gm, stage)
         if static is not None and stage == "inference":

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ...planner.settings import adopt
+from ..capture.capture_model import CallArguments, run_step
 from ..capture.traced_model import TracedGraph, TracedModel, traced
 from ..measure.fair_lock import FairLock
 from ..measure.lost_device import why_lost
@@ -79,7 +80,8 @@ class Broke(Exception):
 
 @dataclass(slots=True)
 class Compiling:
-    """Compiles one model in one mode after the other. Dynamo traces it for the first of them."""
+    """Compiles one model in one mode after the other. Dynamo traces it for the first of them; for
+    training steps, in each."""
 
     turn: AbstractContextManager[Any]
     _file: str | None = None
@@ -87,16 +89,16 @@ class Compiling:
     _traced: TracedModel | None = None
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """{"mode", "model", "path"}: compile the model of a file (see `modes_ahead.write_model`) in
-        a mode, by one call; to {}. path: where modules are found, as in the process that wrote
-        it. Raises Broke."""
+        """{"mode", "model", "path", "training"}: compile the model of a file (see
+        `modes_ahead.write_model`) in a mode, by one call, or by a training step; to {}. path: where
+        modules are found, as in the process that wrote it. Raises Broke."""
         sys.path += [each for each in request["path"] if each not in sys.path]
-        run, given = self._run(request["model"], request["mode"])
+        run = self._run(request["model"], request["mode"], request["training"])
         turns = timed_in_turn(self.turn, runs=True)
         on_gpu = torch.cuda.is_available()
         try:
             with as_in_workers(), quiet_autotuning(), turns, torch.no_grad():
-                run(*given["args"], **given["kwargs"])
+                run()
                 if on_gpu:
                     torch.cuda.synchronize()
                     torch.cuda.empty_cache()
@@ -107,11 +109,19 @@ class Compiling:
             raise Broke({BROKE: why}) from error
         return {}
 
-    def _run(self, file: str, mode: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
-        if self._file != file or self._given is None or self._traced is None:
-            self._given = torch.load(file, weights_only=False)
-            self._traced, self._file = traced(self._given["model"]), file
+    def _run(self, file: str, mode: str, training: bool) -> Callable[[], object]:
+        """One call of the model in a mode, as the tune's own process makes it: Inductor's cache
+        knows a graph by more than what it computes."""
+        if self._file != file or self._given is None:
+            self._given, self._traced = torch.load(file, weights_only=False), None
+            self._file = file
             leave_failed_workers()
-        # As the tune does it: Inductor's cache knows the graph by more than what it computes.
+        given = self._given
+        call = CallArguments(given["args"], given["kwargs"])
+        if training:
+            step = torch.compile(given["model"], mode=mode, dynamic=False)
+            return lambda: run_step(step, call)
+        if self._traced is None:
+            self._traced = traced(given["model"])
         run = self._traced.by(partial(TracedGraph.by_mode, mode=mode))
-        return run, self._given
+        return lambda: call.run(run)

@@ -103,7 +103,7 @@ class ModeProcesses:
         self._folder = Path(tempfile.mkdtemp(prefix="fusionplan-modes-"))
         self.modes, self.turn = tuple(modes), FairLock(self._folder / "turn")
         roles: dict[str, WorkerRole] = {}
-        for tuned in sorted({_tunes(mode) for mode in modes}):
+        for tuned in sorted({tunes(mode) for mode in modes}):
             arguments = [str(self._folder / "turn"), "--settings", json.dumps(settings())]
             polite = POLITENESS if tuned else 0
             program = WorkerProgram(MODULE, arguments, FOR_MODES, 2, polite)
@@ -122,8 +122,11 @@ class ModeProcesses:
             log.debug("modes are compiled in this process: %s", error)
             return None
 
-    def begin(self, model: Model, call: CallArguments) -> ModesAhead | None:
-        """Compile the model in all modes; None where it cannot be handed over."""
+    def begin(
+        self, model: Model, call: CallArguments, training: bool = False
+    ) -> ModesAhead | None:
+        """Compile the model, or its training step, in all modes; None where it cannot be handed
+        over."""
         file = self._folder / "model.pt"
         try:
             write_model(model, call, file)
@@ -131,8 +134,9 @@ class ModeProcesses:
             log.debug("modes are compiled in this process: %s", error)
             self.close()
             return None
-        about = {"model": str(file), "path": [each for each in sys.path if each]}
-        begun = {m: self._pool.submit(str(_tunes(m)), {"mode": m, **about}) for m in self.modes}
+        path = [each for each in sys.path if each]
+        about = {"model": str(file), "path": path, "training": training}
+        begun = {m: self._pool.submit(str(tunes(m)), {"mode": m, **about}) for m in self.modes}
         return ModesAhead(begun, self.turn, self.close)
 
     def close(self) -> None:
@@ -140,7 +144,8 @@ class ModeProcesses:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _tunes(mode: str) -> bool:
+def tunes(mode: str) -> bool:
+    """Whether a mode tries choices for its products."""
     return mode.startswith(TUNED)
 
 
@@ -152,6 +157,14 @@ def _threads(tuned: bool) -> int:
 def write_model(model: Model, call: CallArguments, file: Path) -> None:
     """The model with its inputs, on the devices where they are. Raises what pickling raises."""
     torch.save({"model": model, "args": call.args, "kwargs": dict(call.kwargs)}, file)
+
+
+def has_room(device: torch.device) -> bool:
+    """Whether two processes that each hold as much of the device as this one does fit into half of
+    what is free: a training step takes far more than its weights."""
+    if device.type != "cuda":
+        return True
+    return 2 * torch.cuda.memory_reserved(device) <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 def pays(model: Model, call: CallArguments, modes: Sequence[str], cores: int | None = None) -> bool:

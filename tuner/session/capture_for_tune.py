@@ -9,8 +9,10 @@ from typing import Any
 from ...planner.capture.capture import Captured
 from ...planner.graph.graph import Numerics
 from ...planner.lowerings.inductor import MODES
+from ...planner.lowerings.registry import INDUCTOR
 from ..capture.capture_model import CapturedModel, capture_model
 from ..capture.rotating_inputs import RotatingInputs
+from ..decision.modes_ahead import tunes
 from ..measure.wall import Wall
 from ..search.tuned_groups import begin_plan
 from ..workers.lab import Lab
@@ -38,10 +40,12 @@ class CaptureOptions:
     numerics: Numerics
 
     def modes(self, place: Place) -> tuple[str, ...]:
-        """The modes of torch.compile that a model is compared with: they do not keep eager's
-        roundings."""
+        """The modes of torch.compile that a model is compared with, in the order in which they are
+        compiled: they do not keep eager's roundings. A training step launches so many kernels that
+        the modes with CUDA graphs are the ones to beat."""
         keeps = self.numerics == "fast" and place.measured and place.device.type == "cuda"
-        return MODES if keeps else ()
+        modes = MODES if keeps else ()
+        return tuple(sorted(modes, key=_compiled_late)) if self.training else modes
 
     def captured(
         self,
@@ -50,8 +54,10 @@ class CaptureOptions:
         wall: Wall,
         place: Place,
         lab: Lab | None,
+        ran: Callable[[], object],
     ) -> CapturedModel:
-        """The graphs of the model. lab: begins to plan each graph as soon as it is known."""
+        """The graphs of the model. lab: begins to plan each graph as soon as it is known. ran:
+        called when the model has run once."""
 
         def seen(captured: Captured) -> None:
             if lab is not None:
@@ -65,6 +71,7 @@ class CaptureOptions:
                 training=self.training,
                 dynamic=self.dynamic,
                 numerics=self.numerics,
+                ran=ran,
                 seen=seen,
             )
         )
@@ -73,3 +80,7 @@ class CaptureOptions:
         wall.keep_for_the_end((AGAIN if captured.traced is None else AGAIN_TRACED) * took_s)
         wall.expected_check_s = CHECKS * took_s
         return captured
+
+
+def _compiled_late(mode: str) -> tuple[bool, bool]:
+    return tunes(mode), not INDUCTOR.owns_cuda_graphs(mode)

@@ -418,6 +418,8 @@ class WorkerLab:
         late = wait(begun, timeout=left_s).not_done
         for future in late:
             future.cancel()
+        # One that took a worker too long, or ended it, would take this process as long.
+        late |= {of for of in begun if of not in late and isinstance(of.result(), _UNANSWERED)}
         return [kernel for kernel, of in zip(kernels, begun, strict=True) if of in late]
 
     def release(self) -> None:
@@ -443,6 +445,9 @@ class WorkerLab:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+_UNANSWERED = (TimedOut, Crashed)
 
 
 def _awaited(future: Future[Answer], is_over: Callable[[], bool]) -> Answer:

@@ -46,7 +46,7 @@ def layers(count: int = 3) -> nn.Module:
 _FOUND = """
 import json, torch
 from functools import partial
-from fusionplan.tuner.capture.capture_model import CallArguments, capture_model
+from fusionplan.tuner.capture.capture_model import CallArguments, capture_model, run_step
 from fusionplan.tuner.capture.traced_model import TracedGraph
 from fusionplan.tuner.decision.modes_ahead import ModeProcesses
 from fusionplan.tuner.workers.forks import Forks
@@ -66,15 +66,52 @@ if __name__ == "__main__":
     with torch.no_grad():
         given = traced.by(partial(TracedGraph.by_mode, mode="default"))(x)
         torch.testing.assert_close(given, model(x))
-    print(json.dumps([answer, counters["inductor"], counters["aot_autograd"], counters["stats"]]))
+    found = [counters["inductor"], counters["aot_autograd"], counters["stats"]]
+    print(json.dumps([answer, *map(dict, found)]))
+"""
+
+_STEP = """
+import json, torch
+from fusionplan.tuner.capture.capture_model import CallArguments, run_step
+from fusionplan.tuner.decision.modes_ahead import ModeProcesses
+from torch import nn
+from torch._dynamo.utils import counters
+
+if __name__ == "__main__":
+    model, call = nn.Sequential(nn.Linear(16, 16), nn.GELU()), CallArguments((torch.randn(4, 16),))
+    ahead = ModeProcesses(["default"]).begin(model, call, training=True)
+    answer = ahead.begun["default"].result(300.0)
+    ahead.close()
+    given = run_step(torch.compile(model, mode="default", dynamic=False), call)
+    torch.testing.assert_close(given, run_step(model, call))
+    print(json.dumps([answer, counters["inductor"], counters["aot_autograd"]]))
 """
 
 
 @pytest.mark.process
 @pytest.mark.dynamo
 def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
-    script = tmp_path / "found.py"
-    script.write_text(_FOUND)
+    answer, counted, aot, stats = told_by(_FOUND, tmp_path)
+    assert answer == {}
+    assert counted["fxgraph_cache_hit"] == aot["autograd_cache_hit"] == 1
+    assert "fxgraph_cache_miss" not in counted
+    assert not stats  # nor has Dynamo traced the model for it
+
+
+@pytest.mark.process
+@pytest.mark.dynamo
+def test_of_a_training_step_both_passes_are_found(tmp_path: Path):
+    answer, counted, aot = told_by(_STEP, tmp_path)
+    assert answer == {}
+    assert counted["fxgraph_cache_hit"] == 2
+    assert "fxgraph_cache_miss" not in counted
+    assert aot["autograd_cache_hit"] == 1
+
+
+def told_by(text: str, tmp_path: Path) -> list:
+    """What a program prints, whose processes share empty caches of Inductor."""
+    script = tmp_path / "program.py"
+    script.write_text(text)
     variables = {
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",  # for one kernel it takes longer
@@ -84,11 +121,8 @@ def test_what_a_process_compiled_this_one_finds(tmp_path: Path):
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-P", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    answer, counted, aot, stats = json.loads(done.stdout.splitlines()[-1])
-    assert answer == {}
-    assert counted["fxgraph_cache_hit"] == aot["autograd_cache_hit"] == 1
-    assert "fxgraph_cache_miss" not in counted
-    assert not stats  # nor has Dynamo traced the model for it
+    found: list = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 _WORKERS = """
@@ -173,7 +207,8 @@ def test_a_process_traces_the_model_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(mode_process, "traced", FakeTraced)
     compiling = mode_process.Compiling(nullcontext())
     for mode in ("default", "reduce-overhead"):
-        assert compiling.handle({"mode": mode, "model": str(file), "path": []}) == {}
+        request = {"mode": mode, "model": str(file), "path": [], "training": False}
+        assert compiling.handle(request) == {}
     assert runs == ["traced", "default", "reduce-overhead"]
 
 
@@ -305,9 +340,8 @@ def test_a_process_says_that_its_device_is_broken(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("CUDA error")
 
     compiling = mode_process.Compiling(nullcontext())
-    given = {"args": (), "kwargs": {}}
-    monkeypatch.setattr(mode_process.Compiling, "_run", lambda *of: (fails, given))
-    request = {"mode": "default", "model": "", "path": []}
+    monkeypatch.setattr(mode_process.Compiling, "_run", lambda *of: fails)
+    request = {"mode": "default", "model": "", "path": [], "training": False}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(mode_process, "why_lost", lambda device: "it is broken")
     with pytest.raises(mode_process.Broke) as broke:

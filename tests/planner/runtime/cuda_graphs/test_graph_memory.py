@@ -174,6 +174,8 @@ def test_a_replay_waits_for_who_reads_on_another_stream():
 
 
 @needs_kernels
+@pytest.mark.dynamo
+@pytest.mark.process
 def test_a_model_of_any_size_takes_what_its_largest_takes(tmp_path: Path):
     """Results are kept now and then, and are right as long as they are."""
 
