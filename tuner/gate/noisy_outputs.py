@@ -51,7 +51,7 @@ class NoisyOutputs:
     def _fits(self) -> bool:
         """Whether the results of one more evaluation may be kept; those are counted then."""
         if self._room is None:
-            self._room = _free(self.device) if len(self._outputs) > _MANY else 0
+            self._room = kept_bytes(self.device) if len(self._outputs) > _MANY else 0
         types = (self.graph.nodes[o].type for o in self._outputs)
         size = sum(8 * each.numel for each in types if each is not None)
         if size > self._room:
@@ -60,7 +60,8 @@ class NoisyOutputs:
         return True
 
 
-def _free(device: torch.device) -> int:
+def kept_bytes(device: torch.device) -> int:
+    """Bytes of evaluations that may be kept on a device."""
     if device.type != "cuda":
         return _ON_CPU
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -30,7 +30,7 @@ from ...planner.graph.ops import (
     bound,
     row,
 )
-from ..trial.evaluate import Evaluator, seeded
+from ..trial.evaluate import Evaluator, has_effects, seeded
 from .slices import CONDITION
 
 _SUMMING = (SUM, PROD)
@@ -125,7 +125,8 @@ class Disturbed(Evaluator):
         """One without a row, of one result or of several. Where all that it gives are numbers of
         the type it has, it chose among its operands, as a sort does."""
         result = function(*args, **named)
-        if _is_random(function) or not isinstance(result, (torch.Tensor, tuple, list)):
+        # It must not be called twice.
+        if has_effects(function) or not isinstance(result, (torch.Tensor, tuple, list)):
             return result
         results = [result] if isinstance(result, torch.Tensor) else list(result)
         kinds = {place % len(results): dtype for place, dtype in dtypes.items()}
@@ -230,10 +231,3 @@ def _is_opaque(node: Node) -> bool:
 def _float(name: str) -> torch.dtype | None:
     dtype = getattr(torch, name)
     return dtype if dtype.is_floating_point else None
-
-
-def _is_random(function: Callable[..., Any]) -> bool:
-    """Or writes to its arguments: it must not be called twice."""
-    tags, schema = getattr(function, "tags", ()), getattr(function, "_schema", None)
-    mutable = schema is not None and schema.is_mutable
-    return mutable or torch.Tag.nondeterministic_seeded in tags

@@ -26,6 +26,7 @@ from ...planner.graph.ops import (
     row,
 )
 from ..trial.evaluate import evaluate
+from .comparisons import Comparisons
 from .noisy_outputs import NoisyOutputs
 from .perturbed import Noise, disturbed, summed
 from .rounding_flips import Doubt
@@ -142,17 +143,18 @@ class _Evaluations:
         moved = disturbed(graph, *given, Noise(narrow=False))
         narrow = disturbed(graph, *given, Noise(narrow=True)) if _is_narrow(graph) else moved
         outputs = [o for o in graph.outputs if o is not None]
+        comparisons = Comparisons(graph, *given, expected)
         noisy, found = NoisyOutputs(graph, *given), []
         each = zip(self.value, self.eager, moved, narrow, self._plain(), strict=True)
         for output, samples in zip(outputs, map(_Samples._make, each), strict=True):
             if not _is_judged(samples.eager):
                 known = (samples.moved, samples.narrow)
-                doubt = Doubt(noisy, output, expected, known)
+                doubt = Doubt(noisy, comparisons, output, expected, known)
                 found.append(Expected(samples.value, samples.eager, doubt=doubt))
                 continue
             one = _expected(samples, self.rounding(samples.eager.dtype), self.sums)
             assert one.limits is not None
-            doubt = Doubt(noisy, output, expected)
+            doubt = Doubt(noisy, comparisons, output, expected)
             loose = by_eager(graph, samples.eager)
             found.append(replace(one, doubt=doubt) if one.limits.is_rounding else loose)
         return tuple(found)

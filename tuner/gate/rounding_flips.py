@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from ...planner.errors import PlanError
-from ...planner.graph.graph import Graph, Node, Ref
+from ...planner.graph.graph import Graph, Node
 from ...planner.graph.op import Op
 from ...planner.graph.ops import EXTREMUM_PLACES, MAX, MIN, PLACES, Reduction, bound, op_of, row
+from .comparisons import Comparisons, margin
 from .noisy_outputs import NoisyOutputs
 from .perturbed import Noise
-from .slices import CONDITION, FACTOR, SliceLimits, place, slices
+from .slices import CONDITION, FACTOR
 
 _SAMPLES, _PATIENCE = 96, 16
 """Evaluations with errors, at most, and how many of them in a row may explain nothing more. Every
@@ -36,16 +37,16 @@ for right though no evaluation explains them: T5-small's step saves masks of a m
 one of them was such."""
 
 _EXTREMES = (MAX, MIN)
-_COMPARISONS = (Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE)
 
 
 @dataclass(slots=True)
 class Doubt:
-    """The values that one output of a graph may have, for given inputs. noisy: the evaluations with
-    errors that all outputs share. known: what two others gave. expected: `check.expected`, for the
-    floats that decide."""
+    """The values that one output of a graph may have, for given inputs. noisy, comparisons: what
+    all outputs share. known: what two other evaluations with errors gave. expected:
+    `reference.expected`, for the floats that decide."""
 
     noisy: NoisyOutputs
+    comparisons: Comparisons
     output: int
     expected: Callable[..., Sequence[Any]]
     known: Sequence[torch.Tensor] = ()
@@ -64,7 +65,8 @@ class Doubt:
             wrong = wrong & (got != sample)
             if reach is not None:
                 reach = torch.maximum(reach, (sample - value).abs())
-        wrong, left, since = self._chosen(wrong, got, value), wrong.numel() + 1, 0
+        wrong = self._without_rare(self._chosen(wrong, got, value))
+        left, since = wrong.numel() + 1, 0
         for number in range(_SAMPLES):
             count = int(wrong.sum())
             since = since + 1 if count == left else 0
@@ -75,7 +77,15 @@ class Doubt:
             if reach is not None:
                 reach = torch.maximum(reach, (sample - value).abs())
                 wrong = wrong & ((got - value).abs() > FACTOR * reach)
-        return self._compared(wrong) if 0 < wrong.sum() <= _RARE * wrong.numel() else wrong
+        return self._without_rare(wrong)
+
+    def _without_rare(self, wrong: torch.Tensor) -> torch.Tensor:
+        """Without comparisons of floats that are as near to each other as both may err, where those
+        that are wrong are few."""
+        if not 0 < wrong.sum() <= _RARE * wrong.numel():
+            return wrong
+        near = self.comparisons.near(self.output)
+        return wrong if near is None or near.shape != wrong.shape else wrong & ~near
 
     def _sample(self, number: int) -> torch.Tensor:
         """The output with errors as large as are allowed."""
@@ -120,54 +130,16 @@ class Doubt:
         if of.limits is None:
             return wrong
         true = _rows(of.value.double(), dims)
-        margin = _rows(_margin(of.limits, of.value.double()), dims)
+        margins = _rows(margin(of.limits, of.value.double()), dims)
         inside = (got >= 0) & (got < true.shape[1])
         index, best = torch.where(inside, got, 0).reshape(-1, 1), value.reshape(-1, 1)
         if len(index) != len(true) or bool((best < 0).any() | (best >= true.shape[1]).any()):
             return wrong
         ours, theirs = true.gather(1, index.long()), true.gather(1, best.long())
         extreme = (theirs == true.amax(1, True)) | (theirs == true.amin(1, True))
-        slack = margin.gather(1, index.long()) + margin.gather(1, best.long())
+        slack = margins.gather(1, index.long()) + margins.gather(1, best.long())
         near = (extreme & ((ours - theirs).abs() <= slack)).reshape(got.shape)
         return wrong & ~(near & inside)
-
-    def _compared(self, wrong: torch.Tensor) -> torch.Tensor:
-        """Without comparisons of floats that are as near to each other as both may err."""
-        nodes, number = _operands(self.graph, self.output)
-        if not nodes:
-            return wrong
-        try:
-            only = Graph(self.graph.nodes, nodes)
-            floats = self.expected(only, self.noisy.inputs, self.noisy.device)
-        except (torch.OutOfMemoryError, PlanError):
-            return wrong
-        if any(each.limits is None for each in floats):
-            return wrong
-        values = [each.value.double() for each in floats]
-        apart = values[0] - (values[1] if len(values) > 1 else number)
-        margins = (_margin(each.limits, own) for each, own in zip(floats, values, strict=True))
-        near = apart.abs() <= sum(margins, torch.zeros_like(apart))
-        return wrong & ~near if near.shape == wrong.shape else wrong
-
-
-def _operands(graph: Graph, output: int) -> tuple[tuple[int, ...], float]:
-    """The floats that an output compares: two nodes, or one and a number; no nodes where it is
-    something else. Of a relu beside 0 its input counts: half of a relu is exactly 0."""
-    node = graph.nodes[output]
-    named = bound(node) if op_of(node) in _COMPARISONS else {}
-    found = [named[side] for side in ("self", "other") if side in named]
-    nodes = tuple(each.node for each in found if isinstance(each, Ref))
-    types = (graph.nodes[each].type for each in nodes)
-    if not nodes or not all(t is not None and "float" in t.dtype for t in types):
-        return (), 0.0
-    if len(nodes) == 2:
-        return nodes, 0.0
-    number, left = found[1], graph.nodes[nodes[0]]
-    if not isinstance(found[0], Ref) or not isinstance(number, (int, float)):
-        return (), 0.0
-    if number == 0 and op_of(left) is Op.RELU:
-        nodes = (left.inputs[0],)
-    return nodes, float(number)
 
 
 def _whole(graph: Graph, output: int) -> list[Node]:
@@ -210,14 +182,3 @@ def _rows(value: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     others = [d for d in range(value.ndim) if d not in dims]
     kept = math.prod(value.shape[d] for d in others)
     return value.permute(*others, *dims).reshape(kept, -1)
-
-
-def _margin(of: SliceLimits, value: torch.Tensor) -> torch.Tensor:
-    """What each element may err."""
-    margin = torch.empty_like(value).flatten()
-    for first, (piece,) in slices(of.width, value):
-        rows = slice(first, first + len(piece))
-        begin = place(of.width, value.numel(), first, 0)
-        span = of.largest[rows] * (piece.abs() + of.scale[rows])
-        margin[begin : begin + piece.numel()] = span.flatten()
-    return margin.view(value.shape)

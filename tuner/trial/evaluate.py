@@ -58,22 +58,31 @@ class Evaluator:
         self._steps = [
             (n.id, *self._step(n.op, n.args, n.kwargs)) for n in graph.nodes if n.op != INPUT
         ]
+        self._wanted = self._read_by_outputs()
         self._dead = self._last_reads()
 
     def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        values = self.values(inputs, self._dead)
+        steps = [step for step in self._steps if step[0] in self._wanted]
+        values = self._values(inputs, steps, self._dead)
         return [values[o] for o in self.graph.outputs if o is not None]
 
-    def values(
-        self, inputs: Sequence[torch.Tensor], dead: Mapping[int, Sequence[int]] | None = None
+    def values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """The value of every node."""
+        return self._values(inputs, self._steps, {})
+
+    def _values(
+        self,
+        inputs: Sequence[torch.Tensor],
+        steps: Sequence[tuple[int, Callable[..., Any], list[Any], dict[str, Any]]],
+        dead: Mapping[int, Sequence[int]],
     ) -> list[Any]:
-        """The value of every node; without those that `dead` says are not read after a node."""
+        """dead: values that are not read after a node."""
         values: list[Any] = [None] * len(self.graph.nodes)
         for node, value in zip(self.graph.inputs, inputs, strict=True):
             is_wide = self.wide and value.is_floating_point()
             values[node] = value.to(self.wide) if is_wide else value
         with torch.no_grad(), _default_dtype(self.wide):
-            for node, function, args, kwargs in self._steps:
+            for node, function, args, kwargs in steps:
                 if node in self._lookups:
                     _look(self._lookups[node], values)
                 values[node] = self.apply(
@@ -82,7 +91,7 @@ class Evaluator:
                     [_fill(a, values) for a in args],
                     {k: _fill(v, values) for k, v in kwargs.items()},
                 )
-                for last in dead[node] if dead else ():
+                for last in dead.get(node, ()):
                     values[last] = None
         return values
 
@@ -121,9 +130,19 @@ class Evaluator:
             return getattr(torch, value.name)
         raise PlanError(f"an operation with a {value.kind} cannot be evaluated by itself")
 
+    def _read_by_outputs(self) -> set[int]:
+        """What the outputs are computed from, and what draws random numbers or writes: it is done
+        in the order of the graph, for others to find what they would."""
+        wanted = {o for o in self.graph.outputs if o is not None}
+        wanted |= {node for node, function, *_ in self._steps if has_effects(function)}
+        for node in reversed(self.graph.nodes):
+            if node.id in wanted:
+                wanted.update(node.inputs)
+        return wanted
+
     def _last_reads(self) -> dict[int, list[int]]:
         last: dict[int, int] = {}
-        for node in self.graph.nodes:
+        for node in (n for n in self.graph.nodes if n.id in self._wanted):
             last.update(dict.fromkeys(node.inputs, node.id))
         dead: dict[int, list[int]] = {n.id: [] for n in self.graph.nodes}
         for source, reader in last.items():
@@ -174,6 +193,13 @@ def _look(node: Node, values: Sequence[Any]) -> None:
             if least < (-size if kind.wraps else 0) or most >= size:
                 outside = least if least < 0 else most
                 raise Outside(f"{node.name} wants element {outside} of {size}")
+
+
+def has_effects(function: Callable[..., Any]) -> bool:
+    """Whether an operation draws random numbers or writes to its arguments."""
+    tags, schema = getattr(function, "tags", ()), getattr(function, "_schema", None)
+    writes = schema is not None and schema.is_mutable
+    return writes or torch.Tag.nondeterministic_seeded in tags
 
 
 def _dtype(value: Arg) -> torch.dtype:
