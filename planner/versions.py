@@ -12,7 +12,7 @@ import triton
 
 from .settings import default_of, settings
 
-CODEGEN = "60"
+CODEGEN = "61"
 """Counts up whenever the same plan would give other kernels."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from ..errors import Refused
 from ..graph.dtypes import is_float
@@ -80,7 +81,10 @@ class _Unroll:
             pixel, addend = operands["self"], operands["addend"]
             if isinstance(pixel, Ref) and isinstance(addend, Ref) and self._is_padding(pixel):
                 return addend.node
-        identity = (kind, written(kind), value.dtype, dims)
+        if isinstance(kind, Load):
+            identity: object = (self._address(kind), frozenset(chain(*dims)), value.dtype)
+        else:
+            identity = (kind, written(kind), value.dtype, dims)
         if identity not in self.same:
             self.same[identity] = len(self.made)
             self.made.append(Value(len(self.made), kind, dims, value.dtype, value.origin))
@@ -117,6 +121,23 @@ class _Unroll:
         if limit is not None and min(start, last) >= 0 and max(start, last) < limit:
             limit = None  # A neighbour may see no padding where others do.
         return LoadDim(self._left(dim.factors), dim.stride, start, step, limit)
+
+    def _address(self, load: Load) -> object:
+        """What a load reads, however its dimensions are written: the tap in the middle of a filter
+        reads an image that is a view as the tensor behind it, all others as an image."""
+        base, strides, guarded = 0, dict[int, int](), []
+        for dim in load.dims:
+            if dim.limit is not None:
+                guarded.append(dim)
+                continue
+            base += dim.start * dim.stride
+            stride = dim.stride * dim.step
+            for factor in reversed(dim.factors):
+                strides[factor] = strides.get(factor, 0) + stride
+                own = self.given.extents[factor]
+                stride *= own // self.parts if factor == self.factor else own
+        own_strides = frozenset(strides.items())
+        return load.input, load.dtype, load.at, base, own_strides, tuple(guarded)
 
     def _turn(self, index: int, number: int) -> int:
         """The first run whose neighbour of this number is at an index, or behind it."""

@@ -162,7 +162,7 @@ def _moved(loads: Sequence[TileLoad]) -> TileLoad | None:
     if any(map(varies, bases)):
         return None
     step = bases[1] - bases[0]
-    alike = {(lo.input, lo.rows, lo.in_pairs, lo.repeats, lo.access.type) for lo in loads}
+    alike = {(lo.input, lo.rows, lo.in_pairs, lo.repeats, lo.access.type.dtype) for lo in loads}
     alike_terms = {load.access.offset.terms for load in loads}
     if len(alike) != 1 or len(alike_terms) != 1 or not _is_even(bases, step):
         return None

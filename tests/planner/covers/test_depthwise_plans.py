@@ -32,8 +32,10 @@ def convolution(
     before: bool = False,
     copied: bool = False,
     multiplied: int = 0,
+    viewed: bool = False,
 ) -> Graph:
-    """With a bias for each channel. multiplied: channels of a 1x1 convolution behind it."""
+    """With a bias for each channel. multiplied: channels of a 1x1 convolution behind it. viewed:
+    the image is a view of the rows of a matrix, as a product gives them."""
 
     def strides(of: tuple[int, ...]) -> tuple[int, ...]:
         _, c, h, w = of
@@ -42,7 +44,14 @@ def convolution(
     b = Builder()
     image = (BATCH, channels, size, size)
     result = (BATCH, channels, size // stride, size // stride)
-    x = b.input(*image, dtype=dtype, stride=strides(image))
+    if viewed:
+        x = b.input(BATCH * size * size, channels, dtype=dtype)
+        rows = (BATCH, size, size, channels)
+        x = b.node("aten.view.default", (x, rows), TensorType(rows, contiguous(rows), dtype))
+        kind = TensorType(image, strides(image), dtype)
+        x = b.node("aten.permute.default", (x, (0, 3, 1, 2)), kind)
+    else:
+        x = b.input(*image, dtype=dtype, stride=strides(image))
     if before:
         x = b.node("aten.exp.default", (x,), TensorType(image, strides(image), dtype))
     w = b.input(channels, 1, kernel, kernel, dtype=dtype)

@@ -60,6 +60,13 @@ def test_rows_of_a_filter_are_turns_of_a_loop(shape: tuple[int, ...], pixels: in
     assert own == pixels * shape[2] - outside
 
 
+def test_the_tap_in_the_middle_reads_what_its_neighbours_read() -> None:
+    """Of a view it is a load of the tensor behind it, and once made the text six times as long."""
+    (found,) = repeats(convolution(32, 28, 7, viewed=True))
+    (image,) = repeats(convolution(32, 28, 7))
+    assert len(found.body) == len(image.body)
+
+
 @pytest.mark.parametrize(
     "graph",
     [convolution(32, 28, 3), convolution(32, 28, 7, planes=True)],
