@@ -142,9 +142,9 @@ def capture_model(
 ) -> CapturedModel:
     """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
     pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
-    dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks.
-    numerics: see `Graph`. ran: called when the model has run as it is. seen: told of each graph of inference with fixed sizes as soon as it is
-    captured; Dynamo takes seconds more where it is large.
+    dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks. numerics:
+    see `Graph`. ran: called when the model has run as it is. seen: told of each graph of inference
+    with fixed sizes as soon as it is captured; Dynamo takes seconds more where it is large.
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
