@@ -84,13 +84,14 @@ class Baselines:
     left_out: dict[str, str] = field(default_factory=dict)
     _warmed: bool = False
     _pending: list[str] = field(default_factory=list)
-    """Modes that other processes have not done by the time that the baselines had."""
+    """Modes that other processes had not done, or had only just, when the time of the baselines was
+    over."""
     _took: dict[str, float] = field(default_factory=dict)
     """Seconds of each mode."""
 
     def warm(self) -> None:
         """Run each twice, which compiles it. Only the first call does anything. What others are
-        still at then is left to them until `finish`."""
+        still at then, or have just done, is left until `finish`."""
         if self._warmed:
             return
         self._warmed = True
@@ -98,9 +99,10 @@ class Baselines:
         tunes = any(name in MODES for name in self.given)
         with self.compiling(), timed_in_turn(self.turn) if tunes else nullcontext():
             for number, name in enumerate(self._coming(until), 1):
-                if self._is_under_way(name):
+                has_time = self._has_time(name, until)
+                if self._is_under_way(name) or (self._is_found(name) and not has_time):
                     self._pending.append(name)
-                elif self._has_time(name, until):
+                elif has_time:
                     verb = "running" if name == EAGER else "compiling"
                     text = f"{verb} {name}, {number} of {len(self.given)}"
                     self.progress.phase(self.kind, text)
@@ -115,8 +117,8 @@ class Baselines:
             torch.cuda.empty_cache()
 
     def finish(self) -> None:
-        """The last look at the modes that others were still at: those that are done by now are
-        compiled here, where half of what is left of the time allows it. The others are given up."""
+        """The last look at the modes that others prepare: those that are done by now are compiled
+        here, where half of what is left of the time allows it. The others are given up."""
         until = self.wall.clock() + self.wall.left_s / 2 if self.wall else float("inf")
         with self.compiling(), timed_in_turn(self.turn) if self._pending else nullcontext():
             while self._pending:

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 LIMIT_S = 3600.0
 """Seconds of one mode, at most; a tune ends it earlier."""
 
-LEAST_PARAMETERS = 60
+LEAST_PARAMETERS, LEAST_TRAINED = 60, 15
 """Tensors of parameters and buffers of a model from which this pays: a small one is compiled before
-a process has started."""
+a process has started. A training step is two graphs, and modes with CUDA graphs are needed."""
 
 MOST_BYTES = 4 << 30
 """The most bytes of weights and inputs that are written for the processes to read. They may also
@@ -122,9 +122,7 @@ class ModeProcesses:
             log.debug("modes are compiled in this process: %s", error)
             return None
 
-    def begin(
-        self, model: Model, call: CallArguments, training: bool = False
-    ) -> ModesAhead | None:
+    def begin(self, model: Model, call: CallArguments, training: bool = False) -> ModesAhead | None:
         """Compile the model, or its training step, in all modes; None where it cannot be handed
         over."""
         file = self._folder / "model.pt"
@@ -167,13 +165,19 @@ def has_room(device: torch.device) -> bool:
     return 2 * torch.cuda.memory_reserved(device) <= torch.cuda.mem_get_info(device)[0] // 2
 
 
-def pays(model: Model, call: CallArguments, modes: Sequence[str], cores: int | None = None) -> bool:
+def pays(
+    model: Model,
+    call: CallArguments,
+    modes: Sequence[str],
+    cores: int | None = None,
+    training: bool = False,
+) -> bool:
     """Whether a model is large enough to be compiled elsewhere, and small enough for that."""
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
     if not modes or cores < 2 * len(modes) or not isinstance(model, torch.nn.Module):
         return False
     weights = [*model.parameters(), *model.buffers()]
-    if len(weights) < LEAST_PARAMETERS:
+    if len(weights) < (LEAST_TRAINED if training else LEAST_PARAMETERS):
         return False
     tensors = [*weights, *torch.utils._pytree.tree_leaves((call.args, dict(call.kwargs)))]
     size = sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))

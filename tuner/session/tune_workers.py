@@ -46,7 +46,7 @@ def start_workers(
 ) -> TuneWorkers:
     """The processes end with the stack."""
     modes = how.modes(place)
-    compares = pays(model, call, modes)
+    compares = pays(model, call, modes, training=how.training)
     forks = _forks(place, compilers, len(modes) * compares)
     if forks is not None:
         stack.callback(forks.close)

@@ -234,6 +234,7 @@ def test_only_a_large_model_pays(monkeypatch: pytest.MonkeyPatch):
     assert not pays(large, call, modes, cores=3)
     assert not pays(large, call, (), cores=16)
     assert not pays(layers(29), call, modes, cores=16)
+    assert pays(layers(29), call, modes, cores=16, training=True)
     assert not pays(lambda x: x, call, modes, cores=16)
     size = sum(p.nbytes for p in large.parameters()) + X.nbytes
     monkeypatch.setattr(modes_ahead, "MOST_BYTES", size - 1)
@@ -306,6 +307,21 @@ def test_a_mode_that_is_done_before_the_decision_is_compared(tmp_path: Path):
     assert closed == [True]
     found.finish()  # does no more
     assert len(compiled) == 3
+
+
+def test_a_mode_that_is_done_as_the_time_ends_is_compiled_before_the_decision(tmp_path: Path):
+    slow: Future = Future()
+    ahead = ModesAhead({"default": slow}, FairLock(tmp_path / "turn"))
+
+    def sleep(now: float) -> None:
+        if now > 51.0 and not slow.done():  # the end of the time that they have of 100 s
+            slow.set_result({})
+
+    compiled, found = warmed(ahead, sleep=sleep)
+    assert compiled == ["eager"]
+    assert not found.left_out
+    found.finish()
+    assert compiled == ["eager", "default"]
 
 
 def test_a_mode_that_is_done_when_the_time_is_over_is_not_begun(tmp_path: Path):
