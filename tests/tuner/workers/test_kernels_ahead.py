@@ -15,7 +15,15 @@ from fusionplan.planner.runtime.execution.executor import Executor
 from fusionplan.planner.runtime.machine_code import launch
 from fusionplan.planner.runtime.machine_code.launch import plain
 from fusionplan.planner.space.space import space_of
-from fusionplan.tuner.trial.outcome import Candidate, ProgramResources, Timed, from_json, to_json
+from fusionplan.tuner.trial.outcome import (
+    Candidate,
+    Crashed,
+    ProgramResources,
+    Timed,
+    TimedOut,
+    from_json,
+    to_json,
+)
 from fusionplan.tuner.workers import compile_role, kernels_ahead
 from fusionplan.tuner.workers.kernels_ahead import SOURCE, kernels_of, lowered_once
 from fusionplan.tuner.workers.lab import Group, WorkerLab
@@ -208,3 +216,23 @@ def test_a_launcher_is_built_where_triton_has_one_for_each_kernel(monkeypatch):
     monkeypatch.setattr(launch, "nvidia", SimpleNamespace(CudaLauncher=refuse, make_launcher=0))
     launch.build_launcher(compiled)  # that it cannot be is no failure of the kernel
     assert built == [("text", "meta")]
+
+
+def test_what_took_a_worker_too_long_is_late(given):
+    from concurrent.futures import Future
+
+    answers = iter([TimedOut("no answer within 20 s", True), Crashed("it died"), {}])
+
+    class Slow:
+        _capability = 90
+
+        class pool:
+            @staticmethod
+            def submit(role: str, message: dict, urgent: bool) -> Future:
+                future: Future = Future()
+                future.set_result(next(answers))
+                return future
+
+    kernels = kernels_of(given, [modelled_plan(given.graph, H200)], given.device, lower)
+    three = [*kernels, *kernels, *kernels][:3]
+    assert WorkerLab.compile_ahead(Slow, three) == three[:2]
