@@ -1,8 +1,9 @@
 """Inputs that a graph writes to and saves for its backward pass are saved as they were.
 
-AOTAutograd lets a graph compute what an input will hold, and copies it there at the end of the graph
-or behind it. If the graph has saved the input itself, or a view of it, the backward pass would read
-what was copied, and autograd refuses it. Eager keeps a copy then (`x.abs_()`, `x.mul_(y)`), and so does the graph.
+AOTAutograd lets a graph compute what an input will hold, and copies it there at the end of the
+graph or behind it. If the graph has saved the input itself, or a view of it, the backward pass
+would read what was copied, and autograd refuses it. Eager keeps a copy then (`x.abs_()`,
+`x.mul_(y)`), and so does the graph.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class Update:
 
 
 def keeps_writes(inputs: Any) -> bool:
-    """Whether AOTAutograd is to leave writes into the inputs to the graph: not where sizes vary, and
-    it never does for an input that requires a gradient. Of those it copies the results back itself,
-    one launch for each."""
+    """Whether AOTAutograd is to leave writes into the inputs to the graph: not where sizes vary. It
+    never does for an input that requires a gradient. What the graph does not write it copies back
+    itself, by one launch for each input."""
     return not any(_varies(x) for x in inputs)
 
 

@@ -232,7 +232,7 @@ class AccessPrinter(Scope):
     def _loaded(self, each: TileLoad, load: values.Load, dims: TileDims, again: str = "") -> str:
         """A load by pointers. What is padded must be 0 where mmas read it, for they sum it up.
         again: how it is loaded for the second time."""
-        multiplied, options = each.place is not TilePlace.REGISTERS, again
+        options = again
         if each.repeats > 1:
             with self.once(dims[-1], each.repeats):
                 text = self._loaded(replace(each, repeats=1), load, dims, again)
@@ -245,8 +245,10 @@ class AccessPrinter(Scope):
             masks.append(self.at(each.chosen, dims))
         terms, inside = self.places(each.access, dims)
         lost = bool(inside) and is_float(load.dtype)
+        # Padding is 0 wherever the index of a value lies.
+        apart = lost and (each.place is not TilePlace.REGISTERS or bool(each.access.guards))
         if masks or inside:
-            other = 'float("nan")' if lost and not multiplied else zero(load.dtype)
+            other = 'float("nan")' if lost and not apart else zero(load.dtype)
             options += f", mask={all_of([*masks, *inside])}, other={other}"
         if each.hint and not again:
             options += f', eviction_policy="evict_{each.hint}"'
@@ -271,7 +273,7 @@ class AccessPrinter(Scope):
                 return f"tl.load({pointer}, mask={all_of(masks)}, other={zero(load.dtype)})"
             mask = f", mask=({all_of(masks)})[None, :], other={zero(load.dtype)}" if masks else ""
             text = f"tl.reshape(tl.load(({pointer})[None, :]{mask}), {self.text.shape(dims)})"
-        if lost and multiplied:
+        if apart:
             outside = all_of([*masks, f"(({all_of(inside)}) == 0)"])
             return f"tl.where({outside}, {self.nan(load.dtype)}, {text})"
         return text

@@ -204,3 +204,14 @@ def test_gradients_are_eagers() -> None:
 
     inputs = [x.requires_grad_() for x in given(size=(5, 8))]
     verify(block, inputs, ["aten.convolution_backward.default", *["operator.getitem"] * 3])
+
+
+def test_padding_is_zero_where_a_channel_is_chosen() -> None:
+    """The channel is the place of a maximum: an index of a value, which is NaN where it lies
+    outside of the channels. Beside the image it once was NaN as well."""
+
+    def chosen(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        found = convolved(padding=1)(x, w, b).bfloat16().float()
+        return found.gather(1, found.argmax(1, keepdim=True)).exp()
+
+    holds(chosen, given(channels=4, size=(6, 8)))
