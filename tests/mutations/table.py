@@ -44,6 +44,19 @@ change("of equals the first", "time <= least * (1 + TIE)", "time <= least")
 change("the width of the interval", "z: float = 1.96) -> Ratio", "z: float = 0.1) -> Ratio")
 
 
+of("tuner/gate/rounding_flips.py", "tuner/gate/test_thresholds.py")
+change("as many comparisons differ as eager's", "<= FACTOR * flips + rare", "<= wrong.numel()")
+change("comparisons are near to each other", "else wrong & ~near", "else wrong & False")
+
+of("tuner/workers/lab.py", "tuner/workers/test_kernels_ahead.py")
+change("what a worker did not compile is late", "isinstance(of.result(), _UNANSWERED)", "False")
+
+of("planner/capture/writes_in_place.py", "planner/capture/test_training_writes.py")
+change("a training step's writes", "return not any(_varies(x) for x in inputs)", "return False")
+
+of("planner/capture/saved_inputs.py", "planner/capture/test_saved_inputs.py")
+change("what is written is saved as it was", "_memory(value) not in written", "True")
+
 of("tuner/gate/check.py", "tuner/gate/test_check.py")
 change("the gate's root mean square limit", "(mean > most) & (error", "(mean > math.inf) & (error")
 change(
@@ -188,9 +201,15 @@ change(
 of("planner/codegen/accesses.py", "planner/trace/test_indexed_loads.py")
 change(
     "NaN for an index outside",
-    "'float(\"nan\")' if lost and not multiplied else zero(load.dtype)",
+    "'float(\"nan\")' if lost and not apart else zero(load.dtype)",
     "zero(load.dtype)",
 )
+
+of("planner/codegen/accesses.py", "planner/numerics/test_depthwise.py")
+change("padding beside an index of a value", " or bool(each.access.guards))", ")")
+
+of("planner/stream/unroll.py", "planner/tiles/test_filter_rows.py")
+change("the middle tap of a view", "(self._address(kind), ", "(kind, dims, ")
 
 of("planner/codegen/triton.py", "planner/trace/test_indexed_loads.py")
 change(
