@@ -44,6 +44,11 @@ for _kind in ("sum", "prod", "mean", "amax", "amin"):
             ),
         )
 tables(
+    "scatter_add_of_a_number",
+    "f32[1] i64[1]!<1 f32[]",
+    lambda x, i, s: (x * 2).scatter_add(0, i, s.sin()) * 2,
+)
+tables(
     "scatter_reduce_grad",
     "f32[5,7] i64[4,7]!<5 f32[4,7]",
     lambda x, i, s: (x * 2).scatter_reduce(0, i, s.sin(), "sum") * 2,

@@ -134,6 +134,8 @@ def _placed(x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, other: Any
     cut = _along(x, index, dim)
     if cut is None or cut.shape != x.shape:
         return NotImplemented
+    if isinstance(src, torch.Tensor) and src.dim() != index.dim():
+        return NotImplemented  # Eager takes a number for one of one element.
     here = _picked(x, index, dim)
     if isinstance(src, torch.Tensor):
         for axis, size in enumerate(index.shape):
