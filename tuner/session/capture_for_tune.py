@@ -83,4 +83,5 @@ class CaptureOptions:
 
 
 def _compiled_late(mode: str) -> tuple[bool, bool]:
+    """By which modes are sorted: those that tune products last, those with CUDA graphs first."""
     return tunes(mode), not INDUCTOR.owns_cuda_graphs(mode)

@@ -59,11 +59,11 @@ class Evaluator:
             (n.id, *self._step(n.op, n.args, n.kwargs)) for n in graph.nodes if n.op != INPUT
         ]
         self._wanted = self._read_by_outputs()
+        self._wanted_steps = [step for step in self._steps if step[0] in self._wanted]
         self._dead = self._last_reads()
 
     def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        steps = [step for step in self._steps if step[0] in self._wanted]
-        values = self._values(inputs, steps, self._dead)
+        values = self._values(inputs, self._wanted_steps, self._dead)
         return [values[o] for o in self.graph.outputs if o is not None]
 
     def values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:

@@ -135,7 +135,7 @@ def _placed(x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, other: Any
     if cut is None or cut.shape != x.shape:
         return NotImplemented
     if isinstance(src, torch.Tensor) and src.dim() != index.dim():
-        return NotImplemented  # Eager takes a number for one of one element.
+        return NotImplemented  # In place of a source of one element eager takes a number.
     here = _picked(x, index, dim)
     if isinstance(src, torch.Tensor):
         for axis, size in enumerate(index.shape):
