@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--size",
         choices=get_args(ModelSize),
         default="whole",
-        help="block: one layer; tiny: rehearsal",
+        help="large: a batch that fills a GPU; block: one layer; tiny: rehearsal",
     )
     add("--json", type=Path, default=None, help="write the figures there")
     add("--into", type=Path, default=None, help=argparse.SUPPRESS)

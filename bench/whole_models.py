@@ -1,8 +1,9 @@
 """Whole models with random weights, their inputs, and what a call and a training step of them is.
 
 Most are those of transformers and timm, which need not be installed for the others. Dropout is
-off, so that eager and a plan compute the same. Of each there are three sizes: as it is known, with
-one layer of each kind ("block"), and "tiny", narrow and for a rehearsal.
+off, so that eager and a plan compute the same. Of each there are four sizes: as it is known, with
+a small batch ("whole") or one that fills a GPU ("large"), with one layer of each kind ("block"),
+and "tiny", narrow and for a rehearsal.
 """
 
 from __future__ import annotations
@@ -19,24 +20,29 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 ModelKind = Literal["inference", "training"]
-ModelSize = Literal["whole", "block", "tiny"]
+ModelSize = Literal["whole", "large", "block", "tiny"]
 ModelCase = tuple[nn.Module, dict[str, Any]]
 
 LIMIT = 0.02
 """Relative root mean square from eager in bfloat16; or twice eager's own from float32."""
 
 
-def _ids(size: int, batch: int, length: int) -> torch.Tensor:
-    return torch.randint(0, size, (batch, length))
+def _ids(
+    size: ModelSize, words: int, small: tuple[int, int], large: tuple[int, int], tiny: int = 16
+) -> torch.Tensor:
+    """Words of a batch of rows. small, large: rows and their length."""
+    shape = {"tiny": (2, tiny), "large": large}.get(size, small)
+    return torch.randint(0, 1000 if size == "tiny" else words, shape)
 
 
 def _image(size: ModelSize) -> torch.Tensor:
-    return torch.randn(4, 3, 32, 32) if size == "tiny" else torch.randn(4, 3, 224, 224)
+    batch = 64 if size == "large" else 4
+    return torch.randn(4, 3, 32, 32) if size == "tiny" else torch.randn(batch, 3, 224, 224)
 
 
 def _of(size: ModelSize, block: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
     """What differs from the model as it is known."""
-    return {"whole": {}, "block": block, "tiny": tiny}[size]
+    return {"block": block, "tiny": tiny}.get(size, {})
 
 
 def bert(size: ModelSize) -> ModelCase:
@@ -51,7 +57,7 @@ def bert(size: ModelSize) -> ModelCase:
     }
     chosen = _of(size, {"num_hidden_layers": 1}, small)
     config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **chosen)
-    tokens = _ids(1000, 2, 16) if size == "tiny" else _ids(30000, 8, 128)
+    tokens = _ids(size, 30000, (8, 128), (32, 512))
     return BertModel(config), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
@@ -68,7 +74,7 @@ def gpt2(size: ModelSize) -> ModelCase:
     }
     chosen = _of(size, {"n_layer": 1}, small)
     config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, **chosen)
-    tokens = _ids(1000, 2, 16) if size == "tiny" else _ids(50000, 4, 128)
+    tokens = _ids(size, 50000, (4, 128), (8, 1024))
     model = GPT2LMHeadModel(config)
     model.loss_type = "ForCausalLM"  # the default, of which a warning would break the graph
     return model, {"input_ids": tokens, "labels": tokens}
@@ -83,12 +89,12 @@ def llama(size: ModelSize) -> ModelCase:
         vocab_size=1000 if tiny else 32000,
         hidden_size=width,
         intermediate_size=width * 3,
-        num_hidden_layers={"whole": 8, "block": 1, "tiny": 2}[size],
+        num_hidden_layers={"block": 1, "tiny": 2}.get(size, 8),
         num_attention_heads=2 if tiny else 16,
         num_key_value_heads=1 if tiny else 4,
         use_cache=False,
     )
-    tokens = _ids(1000, 2, 16 if tiny else 256)
+    tokens = _ids(size, 1000, (2, 256), (4, 2048))
     return LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
 
 
@@ -106,9 +112,8 @@ def t5(size: ModelSize) -> ModelCase:
     chosen = _of(size, {"num_layers": 1}, small)
     config = T5Config(dropout_rate=0.0, use_cache=False, **chosen)
     config.decoder_start_token_id = 0
-    tokens, labels = _ids(32000, 8, 128), _ids(32000, 8, 64)
-    if size == "tiny":
-        tokens, labels = _ids(1000, 2, 16), _ids(1000, 2, 8)
+    tokens = _ids(size, 32000, (8, 128), (16, 256))
+    labels = _ids(size, 32000, (8, 64), (16, 256), tiny=8)
     return T5ForConditionalGeneration(config), {"input_ids": tokens, "labels": labels}
 
 
@@ -120,11 +125,11 @@ def mamba(size: ModelSize) -> ModelCase:
     config = MambaConfig(
         vocab_size=1000,
         hidden_size=64 if tiny else 768,
-        num_hidden_layers=2 if size == "whole" else 1,
+        num_hidden_layers=2 if size in ("whole", "large") else 1,
         use_cache=False,
         use_associative_scan=False,
     )
-    return MambaModel(config), {"input_ids": _ids(1000, 2, 4) if tiny else _ids(1000, 4, 32)}
+    return MambaModel(config), {"input_ids": _ids(size, 1000, (4, 32), (64, 32), tiny=4)}
 
 
 def vit(size: ModelSize) -> ModelCase:
@@ -204,7 +209,8 @@ def unet_block(size: ModelSize) -> ModelCase:
     tiny = size == "tiny"
     channels, width, side = (16, 32, 8) if tiny else (320, 1280, 64)
     model = UNetBlock(channels, width, heads=2 if tiny else 8)
-    return model, {"x": torch.randn(2, channels, side, side), "time": torch.randn(2, width)}
+    batch = 8 if size == "large" else 2
+    return model, {"x": torch.randn(batch, channels, side, side), "time": torch.randn(batch, width)}
 
 
 MODELS: dict[str, Callable[[ModelSize], ModelCase]] = {
