@@ -10,7 +10,7 @@ from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers import cover
 from ...planner.covers.cover import Cover
-from ...planner.covers.pricing import is_lone_product, quick_s
+from ...planner.covers.pricing import called_s, is_lone_product, quick_s
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
 from ...planner.groups.group import GroupContent, Groups, copies_in
@@ -59,8 +59,8 @@ class Task:
     """A distinct group. Isomorphic groups of the graph share one task. vendors: whether a vendor's
     call computes all of it, of whose time the model knows nothing. framework_s: seconds that the
     framework takes at least, where the model is sure that a kernel takes far less; else 0.
-    vendor_s: the vendor's seconds by the model of a product alone that it leaves to the vendor;
-    else 0."""
+    vendor_s: the vendor's seconds by the model of a product alone that it leaves to the vendor, on
+    padded operands where that is faster; else 0."""
 
     group: Group
     space: SpaceLike | Refusal
@@ -190,7 +190,7 @@ class Tasks:
             if framework_s > SURE * modelled.seconds:
                 made = replace(made, framework_s=framework_s)
         if modelled and is_lone_product(part):
-            vendor_s = aten_s(part.group, self.profile)
+            vendor_s = called_s(part, self.profile)
             made = replace(made, vendor_s=vendor_s if vendor_s <= modelled.seconds else 0.0)
         self._by_key[group.key] = made
         return made
@@ -301,11 +301,15 @@ def _untried(
     findings: Findings,
 ) -> GroupPlan | None:
     """A group of which no kernel was tried, as the model would run it. None where one was tried, or
-    where what was measured is faster than the cost model expects, or the vendor has it anyway."""
-    if isinstance(task.space, Refusal) or findings.of(task.group.key).is_tried or task.vendor_s:
+    where what was measured is faster than the cost model expects, or the framework has it anyway.
+    Of a product alone that may be a call on padded operands: where rows start unaligned the
+    framework's own call takes several times as long."""
+    if isinstance(task.space, Refusal) or findings.of(task.group.key).is_tried:
         return None
     best = findings.best(task.group.key)
     made = tasks.cover.group(tasks.graph, nodes, copies, tasks.profile, task.space.top())
+    if task.vendor_s and made.lowering == ATEN.lowering:
+        return None
     if best is not None and (made.predicted is None or best.seconds <= made.predicted):
         return None
     return made

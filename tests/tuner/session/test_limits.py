@@ -7,6 +7,9 @@ import pytest
 from fusionplan.db import Store
 from fusionplan.planner.costs.device import builtin
 from fusionplan.planner.graph.graph import Graph, key
+from fusionplan.planner.graph.parse import parse
+from fusionplan.planner.lowerings.aten import aten_s
+from fusionplan.planner.lowerings.vendor import PADDED
 from fusionplan.tuner.capture.capture_model import ModelGraph
 from fusionplan.tuner.measure.wall import Wall
 from fusionplan.tuner.progress.progress import RecordedProgress
@@ -150,6 +153,33 @@ def test_a_trial_that_the_end_of_the_time_cut_off_is_none():
     assert [each.config for each in plan.groups] == [config]
     findings.of(task.group.key).add(Candidate.generated(config), Wrong("it is"), None)
     assert completed(tasks.first, tasks, findings, identity) is None
+
+
+def product(words: int) -> Graph:
+    return parse(f"""
+        %0 = input() : bfloat16[8192, {words}]
+        %1 = input() : bfloat16[{words}, 768]
+        %2 = aten.mm.default(%0, %1) : bfloat16[8192, 768]
+        return %2
+    """)
+
+
+def test_an_odd_product_that_was_not_tried_runs_on_padded_operands():
+    """The backward pass of a head of 50257 words was left to the framework's call, which takes five
+    times as long there."""
+    graph = product(50257)
+    tasks = Tasks(graph, H200)
+    (task,) = tasks.all(tasks.first)
+    assert 0 < task.vendor_s < 0.5 * aten_s(graph, H200)
+    plan = completed(tasks.first, tasks, Findings(), Identity(key(graph), H200.key, {}))
+    assert plan is not None
+    assert [(each.lowering, each.options) for each in plan.groups] == [("vendor", PADDED)]
+
+
+def test_an_even_product_is_left_to_the_framework():
+    graph = product(50176)
+    tasks = Tasks(graph, H200)
+    assert completed(tasks.first, tasks, Findings(), Identity(key(graph), H200.key, {})) is None
 
 
 def test_trials_are_mirrored_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch, store: Store):
