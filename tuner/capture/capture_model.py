@@ -143,8 +143,8 @@ def capture_model(
     """Every graph of one call: under `no_grad`, or, in training, of the call and the backward
     pass of the sum of its float outputs. The model's own mode (train or eval) is left alone.
     dynamic: with symbolic sizes; else only those that `torch._dynamo.mark_dynamic` marks. numerics:
-    see `Graph`. ran: called when the model has run as it is. seen: told of each graph of inference
-    with fixed sizes as soon as it is captured; Dynamo takes seconds more where it is large.
+    see `Graph`. ran: called when the model has run as it is. seen: told of each graph with fixed
+    sizes as soon as it is captured; Dynamo takes seconds more where it is large.
 
     Raises ModelError when the model itself fails or torch.compile cannot capture it.
     """
@@ -295,8 +295,9 @@ class _Collector:
             save_as_they_were(gm, gm.meta.get(RESULTS, 0))
         dynamic = is_dynamic(gm)
         static = None if dynamic else self._static(gm, stage)
-        if static is not None and stage == "inference":
-            source.graph.captured, source.graph.fakes = static[1], tuple(fakes)
+        if static is not None:
+            if stage == "inference":
+                source.graph.captured, source.graph.fakes = static[1], tuple(fakes)
             with _disable_current_modes():
                 self._seen(static[1])
         with _disable_current_modes():

@@ -159,3 +159,14 @@ def test_a_copy_knows_which_inputs_stay():
     with torch.no_grad():
         torch.compile(Own(4, 4), backend=backend)(torch.randn(2, 4))
     assert found == [True] * 3
+
+
+def test_both_graphs_of_a_training_step_are_told_before_it_runs():
+    """They are planned from then on: ResNet-50's backward graph was first planned when its turn
+    came, and half of it was not planned in time."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    found = []
+    captured = capture_model(model, (X,), training=True, seen=found.append)
+    assert [part.stage for part in captured.parts] == ["forward", "backward"]
+    assert {id(each) for each in found} == {id(part.captured) for part in captured.parts}
