@@ -77,28 +77,34 @@ class Baselines:
     """Different matrix products and convolutions of the model."""
     is_over: Callable[[], bool] = lambda: False
     """Whether nobody wants those that are not ready yet."""
+    is_enough: Callable[[], bool] = lambda: False
+    """Whether the search beside is done, and a further one can wait for those that are not ready
+    yet in its place."""
     ahead: ModesAhead | None = None
     """Modes that other processes put into Inductor's caches; one that is not there in time is not
     compiled here. None: each is compiled here, one after the other."""
     ready: dict[str, TurnCall] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    _warmed: bool = False
+    begun: bool = False
+    """Whether `warm` has been called."""
     _pending: list[str] = field(default_factory=list)
-    """Modes that other processes had not done, or had only just, when the time of the baselines was
-    over."""
+    """Modes that other processes had not done, or had only just, when `warm` ended."""
     _took: dict[str, float] = field(default_factory=dict)
     """Seconds of each mode."""
 
     def warm(self) -> None:
-        """Run each twice, which compiles it. Only the first call does anything. What others are
-        still at then, or have just done, is left until `finish`."""
-        if self._warmed:
+        """Run each twice, which compiles it. What others are still at then, or have just done, is
+        left to the next call, in the end to `finish`. Without such modes only the first call does
+        anything."""
+        names, self._pending = self._pending if self.begun else list(self.given), []
+        if not names:
             return
-        self._warmed = True
+        self.begun = True
         until = self.wall.baselines_until(self.beside) if self.wall else float("inf")
-        tunes = any(name in MODES for name in self.given)
+        tunes = any(name in MODES for name in names)
+        first = len(self.given) - len(names) + 1
         with self.compiling(), timed_in_turn(self.turn) if tunes else nullcontext():
-            for number, name in enumerate(self._coming(until), 1):
+            for number, name in enumerate(self._coming(names, until), first):
                 has_time = self._has_time(name, until)
                 if self._is_under_way(name) or (self._is_found(name) and not has_time):
                     self._pending.append(name)
@@ -131,10 +137,10 @@ class Baselines:
         if self.ahead is not None:
             self.ahead.close()
 
-    def _coming(self, until: float) -> Iterator[str]:
+    def _coming(self, names: Sequence[str], until: float) -> Iterator[str]:
         """Each name: those that others prepare as they become ready, and when the time is over
         those that are not."""
-        left = list(self.given)
+        left = list(names)
         while left:
             name = self._next(left, until)
             left.remove(name)
@@ -146,7 +152,8 @@ class Baselines:
             return left[0]
         told = False
         while (name := ahead.next(left)) is None:
-            if self.is_over() or (wall is not None and wall.clock() >= until):
+            late = wall is not None and wall.clock() >= until
+            if late or self.is_over() or self.is_enough():
                 return left[0]
             if not told:
                 others = "other processes compile"
@@ -162,7 +169,9 @@ class Baselines:
     @property
     def compiles(self) -> bool:
         """Whether modes of torch.compile are still to be compiled."""
-        return not self._warmed and any(name != EAGER for name in self.given)
+        if self.begun:
+            return bool(self._pending)
+        return any(name != EAGER for name in self.given)
 
     def _has_time(self, name: str, until: float) -> bool:
         """Whether a mode may be compiled by then: none takes less than the quickest one so far."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -237,8 +238,7 @@ class Session:
             gated.cancel()
             if self.job is not None:
                 self.job.end()
-            if not gated.open:  # nothing was to be measured, and nothing interrupted
-                baselines.warm()
+            gated.warm()  # where nothing was to be measured, and nothing interrupted
             plans = self._plans(search, tasks, findings, identity)
             left_s = wall.left_s
             lab.release()
@@ -443,15 +443,18 @@ class Session:
     def _beside(self, work: Callable[[], None], lab: GatedLab, stop: Stop) -> None:
         """Does the work in another thread while torch.compile compiles the baselines in this one.
         Compiling keeps one core busy and leaves the device idle, except while it times kernels."""
-        device = self.captured.device
+        device, done = self.captured.device, Event()
         is_cuda = device.type == "cuda"
 
         def run() -> None:
             with torch.no_grad(), torch.cuda.device(device) if is_cuda else nullcontext():
                 work()
+            done.set()
 
-        lab.open, lab.baselines.beside = True, self.share == 1.0
+        is_last = self.share == 1.0
+        lab.open, lab.baselines.beside = True, is_last
         lab.baselines.is_over = stop.is_set
+        lab.baselines.is_enough = lambda: done.is_set() and not is_last
         side_by_side(run, lab.baselines.warm, stop, end_now)
 
     def _search_until(self) -> float:

@@ -247,7 +247,7 @@ def answered(answer: object) -> Future:
     return future
 
 
-def warmed(ahead: ModesAhead, seconds: float = 100.0, sleep=None):
+def warmed(ahead: ModesAhead, seconds: float = 100.0, sleep=None, is_enough=lambda: False):
     """The modes in the order in which this process compiled them, and all baselines."""
     compiled: list[str] = []
     now = [0.0]
@@ -261,7 +261,8 @@ def warmed(ahead: ModesAhead, seconds: float = 100.0, sleep=None):
         name: lambda turn, name=name: compile_(name) if not turn else None
         for name in ("eager", *ahead.begun)
     }
-    found = Baselines(given, RecordedProgress(), wall=Wall(seconds, lambda: now[0]), ahead=ahead)
+    wall = Wall(seconds, lambda: now[0])
+    found = Baselines(given, RecordedProgress(), wall=wall, ahead=ahead, is_enough=is_enough)
 
     def slept(s: float) -> None:
         now[0] += 5.0
@@ -322,6 +323,26 @@ def test_a_mode_that_is_done_as_the_time_ends_is_compiled_before_the_decision(tm
     assert not found.left_out
     found.finish()
     assert compiled == ["eager", "default"]
+
+
+def test_the_next_search_begins_while_modes_are_still_under_way(tmp_path: Path):
+    """The search of the forward graph of a training step was done after 40 s, and the backward
+    graph's waited 55 s more for modes that were never done."""
+    slow: Future = Future()
+    futures = {"reduce-overhead": answered({}), "default": slow, "max-autotune": Future()}
+    ahead = ModesAhead(futures, FairLock(tmp_path / "turn"))
+    slept: list[float] = []
+    compiled, found = warmed(ahead, sleep=slept.append, is_enough=lambda: len(slept) == 2)
+    assert compiled == ["eager", "reduce-overhead"]
+    assert slept == [5.0, 10.0]
+    assert found.compiles  # beside the search of the next graph
+    slow.set_result({})
+    found.warm()
+    assert compiled == ["eager", "reduce-overhead", "default"]
+    assert not found.left_out
+    found.finish()
+    assert found.left_out == {"max-autotune": CUT_OFF}
+    assert not found.compiles
 
 
 def test_a_mode_that_is_done_when_the_time_is_over_is_not_begun(tmp_path: Path):
