@@ -27,7 +27,7 @@ from ...planner.runtime.execution.executor import Executor
 from ..trial.evaluate import Outside, seeded
 from ..trial.inputs import DATA_SETS, OTHER_POISON, POISON, make, poison, shifted, unwritten
 from .any_address import may_lie_anywhere
-from .check import compare
+from .check import compare, doubtful, passes
 from .reference import Expected, Reference, by_eager, references
 
 CheckedRun = Callable[..., Sequence[Any]]
@@ -83,11 +83,18 @@ class GateCase:
             found = tuple(by_eager(graph, tensor) for tensor in tensors)
         return tuple(zip(places, found, strict=True))
 
-    def reason(self, wanted: Expected | Reference, output: torch.Tensor) -> str | None:
-        """Why an output is not acceptable, or None. Where there is no memory for more evaluations,
-        it is compared with eager's alone."""
+    def reasons(self, outputs: Sequence[torch.Tensor]) -> Iterator[tuple[int, str]]:
+        """The places of outputs that are not acceptable, and why. Where there is no memory for more
+        evaluations, one is compared with eager's alone."""
+        places, wanted = zip(*self.expected, strict=True) if self.expected else ((), ())
+        for number, one in doubtful(wanted, [outputs[place] for place in places], _passes):
+            reason = self._reason(one, outputs[places[number]])
+            if reason is not None:
+                yield places[number], reason
+
+    def _reason(self, wanted: Expected | Reference, output: torch.Tensor) -> str | None:
         try:
-            return compare(wanted, output)
+            return compare(wanted.expected if isinstance(wanted, Reference) else wanted, output)
         except _UNKNOWN as error:
             _let_go(error)
         self.without.append(wanted)
@@ -141,6 +148,15 @@ def as_baseline(plan: Plan, graph: Graph) -> Passed:
 def _let_go(error: Exception) -> None:
     if isinstance(error, torch.OutOfMemoryError):
         torch.cuda.empty_cache()
+
+
+def _passes(wanted: Reference, output: torch.Tensor) -> bool:
+    """Whether it does without more evaluations; not so where there is no memory to find out."""
+    try:
+        return passes(wanted, output)
+    except _UNKNOWN as error:
+        _let_go(error)
+        return False
 
 
 def case(captured: Captured, inputs: Sequence[Any], name: str = GIVEN) -> GateCase:
@@ -203,10 +219,8 @@ def _fault(run: CheckedRun, given: GateCase, inputs: Sequence[Any]) -> str | Non
     reason = unwritten([outputs[place] for place in places], again)
     if reason is not None:
         return f"{reason} on {given.name} inputs"
-    for place, wanted in given.expected:
-        reason = given.reason(wanted, outputs[place])
-        if reason is not None:
-            return f"output {place} on {given.name} inputs: {reason}"
+    for place, reason in given.reasons(outputs):
+        return f"output {place} on {given.name} inputs: {reason}"
     return None
 
 

@@ -1,8 +1,8 @@
 """Evaluations of a graph with errors, which all its outputs share.
 
 An evaluation computes the whole graph, whichever output is asked for. A training step has a
-gradient for each parameter, and of so many outputs chance fails a few slices of most
-(`more_samples`): each of them asks for the same evaluations.
+gradient for each parameter, and of so many outputs chance fails a few slices of some
+(`more_samples`): each of them asks for the same evaluations. Here are only such outputs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ import torch
 
 from ...planner.graph.graph import Graph
 from .perturbed import Noise, disturbed
-
-_MANY = 8
-"""Outputs beyond which results are kept. A kernel has fewer, and is checked on many data sets."""
 
 _SHARE = 1 / 8
 """Of the memory that is free on the device, what the results that are kept may take."""
@@ -51,7 +48,7 @@ class NoisyOutputs:
     def _fits(self) -> bool:
         """Whether the results of one more evaluation may be kept; those are counted then."""
         if self._room is None:
-            self._room = kept_bytes(self.device) if len(self._outputs) > _MANY else 0
+            self._room = kept_bytes(self.device) if len(self._outputs) > 1 else 0
         types = (self.graph.nodes[o].type for o in self._outputs)
         size = sum(8 * each.numel for each in types if each is not None)
         if size > self._room:

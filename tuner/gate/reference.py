@@ -9,7 +9,7 @@ of a limit are in `slices`. How outputs are compared with all of these is in `ch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -99,12 +99,18 @@ class Reference:
     @property
     def expected(self) -> Expected:
         """By the whole rule."""
-        return self._evaluations.expected[self._place]
+        return self._evaluations.expected(self._place)
+
+    def announce(self) -> None:
+        """Say that `expected` will be asked for: evaluations with errors then have this output,
+        too, for whichever they are made first."""
+        self._evaluations.announced.add(self._place)
 
     @property
     def by_eager(self) -> bool:
         """Whether it was compared with eager's result alone."""
-        return self._evaluations.is_complete and self.expected.by_eager
+        found = self._evaluations.known.get(self._place)
+        return found is not None and found.by_eager
 
 
 class _Evaluations:
@@ -123,6 +129,10 @@ class _Evaluations:
         self.value = evaluate(graph, inputs, device, wide=torch.float64, within=True)
         self.sums = any(_may_sum(n) for n in graph.nodes)
         self._walk = math.sqrt(deepest(graph)) * _FLOAT32
+        self.announced: set[int] = set()
+        """Places of outputs of which more is wanted than `value`."""
+        self.known: dict[int, Expected] = {}
+        """By the whole rule, those that were asked for and those that were announced by then."""
 
     def rounding(self, dtype: torch.dtype) -> float:
         """The error that an element of an output of this type may have in any case."""
@@ -131,33 +141,41 @@ class _Evaluations:
             walk *= torch.finfo(torch.float64).eps / _FLOAT32
         return torch.finfo(dtype).eps * _UNITS.get(dtype, 1.0) + walk
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether it was evaluated with errors, too."""
-        return "expected" in self.__dict__
+    def expected(self, place: int) -> Expected:
+        """Of an output, by the whole rule; with it those that were announced are found."""
+        if place not in self.known:
+            places = sorted(({place} | self.announced) - self.known.keys())
+            self.announced.clear()  # Without memory for all of them the next comes alone.
+            self.known |= dict(zip(places, self._expected(places), strict=True))
+        return self.known[place]
 
-    @cached_property
-    def expected(self) -> tuple[Expected, ...]:
-        """Of every output, by the whole rule."""
-        graph, given = self.graph, (self.inputs, self.device)
+    def all_expected(self) -> tuple[Expected, ...]:
+        """Of every output."""
+        self.announced.update(range(len(self.eager)))
+        return tuple(self.expected(place) for place in range(len(self.eager)))
+
+    def _expected(self, places: Sequence[int]) -> Iterator[Expected]:
+        """Of these outputs, for which the graph is evaluated with errors."""
+        outputs = [o for o in self.graph.outputs if o is not None]
+        chosen = tuple(outputs[place] for place in places)
+        graph, given = Graph(self.graph.nodes, chosen), (self.inputs, self.device)
         moved = disturbed(graph, *given, Noise(narrow=False))
         narrow = disturbed(graph, *given, Noise(narrow=True)) if _is_narrow(graph) else moved
-        outputs = [o for o in graph.outputs if o is not None]
-        comparisons = Comparisons(graph, *given, expected)
-        noisy, found = NoisyOutputs(graph, *given), []
-        each = zip(self.value, self.eager, moved, narrow, self._plain(), strict=True)
-        for output, samples in zip(outputs, map(_Samples._make, each), strict=True):
-            if not _is_judged(samples.eager):
-                known = (samples.moved, samples.narrow)
-                doubt = Doubt(noisy, comparisons, output, expected, known)
-                found.append(Expected(samples.value, samples.eager, doubt=doubt))
+        comparisons, noisy = Comparisons(graph, *given, expected), NoisyOutputs(graph, *given)
+        plain = self._plain()
+        for number, place in enumerate(places):
+            own = self.value[place], self.eager[place]
+            samples = _Samples(*own, moved[number], narrow[number], plain[place])
+            is_judged = _is_judged(samples.eager)
+            known = () if is_judged else (samples.moved, samples.narrow)
+            doubt = Doubt(noisy, comparisons, chosen[number], expected, known)
+            if not is_judged:
+                yield Expected(*own, doubt=doubt)
                 continue
             one = _expected(samples, self.rounding(samples.eager.dtype), self.sums)
             assert one.limits is not None
-            doubt = Doubt(noisy, comparisons, output, expected)
-            loose = by_eager(graph, samples.eager)
-            found.append(replace(one, doubt=doubt) if one.limits.is_rounding else loose)
-        return tuple(found)
+            loose = by_eager(self.graph, samples.eager)
+            yield replace(one, doubt=doubt) if one.limits.is_rounding else loose
 
     def _plain(self) -> Sequence[torch.Tensor]:
         """In float32, operation by operation, where the order of sums may decide what overflows."""
@@ -181,7 +199,7 @@ def expected(
     """The references of the outputs of the graph, for these inputs. eager: the framework's
     outputs, where they are known. Raises Outside where an index that is computed from them lies
     outside."""
-    return _Evaluations(graph, inputs, device, eager).expected
+    return _Evaluations(graph, inputs, device, eager).all_expected()
 
 
 def references(
@@ -194,7 +212,7 @@ def references(
     Of a graph that writes into its inputs all is evaluated at once."""
     made = _Evaluations(graph, inputs, device, eager)
     if any(isinstance(row(n), IndexedWrite) for n in graph.nodes):
-        _ = made.expected
+        made.all_expected()
     return tuple(Reference(made, place) for place in range(len(made.eager)))
 
 
