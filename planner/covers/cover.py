@@ -48,7 +48,7 @@ def cut_edges(graph: Graph) -> tuple[Edge, ...]:
 def partition(graph: Graph, cuts: frozenset[Edge]) -> Groups:
     """Groups (node ids, free nodes included) that grow along every edge that is not in cuts, as
     far as they stay legal. Every compute node is in exactly one group."""
-    return _grow(graph, lambda edge: edge not in cuts, lambda left, right: True).groups
+    return grow(graph, lambda edge: edge not in cuts, lambda left, right: True).groups
 
 
 def best_cuts(graph: Graph, device: DeviceProfile) -> frozenset[Edge]:
@@ -320,7 +320,7 @@ def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
     return _grown(GraphContent(key(graph), graph), device).groups
 
 
-class _Grown(NamedTuple):
+class Grown(NamedTuple):
     """Groups that were grown. stops: edges that were left out because the budget was spent."""
 
     groups: Groups
@@ -328,7 +328,7 @@ class _Grown(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _grown(whole: GraphContent, device: DeviceProfile) -> _Grown:
+def _grown(whole: GraphContent, device: DeviceProfile) -> Grown:
     graph = whole.graph
     budget = CoverBudget(sum(map(is_compute, graph.nodes)))
     parts: dict[int, GroupContent] = {}
@@ -338,7 +338,7 @@ def _grown(whole: GraphContent, device: DeviceProfile) -> _Grown:
             parts[group] = GroupContent.of(graph, with_free_nodes(graph, bits(group)))
         return parts[group]
 
-    return _grow(
+    return grow(
         graph,
         lambda edge: True,
         lambda left, right: _is_cheaper_joined(part, left, right, device),
@@ -346,12 +346,12 @@ def _grown(whole: GraphContent, device: DeviceProfile) -> _Grown:
     )
 
 
-def _grow(
+def grow(
     graph: Graph,
     wanted: Callable[[Edge], bool],
     worth: Callable[[int, int], bool],
     budget: CoverBudget | None = None,
-) -> _Grown:
+) -> Grown:
     """Grows groups edge by edge. wanted: the edges to grow along. worth: whether two groups that
     may join should. budget: the limit of groups that are looked at."""
     dependences = Dependences(graph)
@@ -379,7 +379,7 @@ def _grow(
             elif refusal is None or refusal.rule != "convex":
                 never.add((left, right))
     groups = sorted(set(home.values()), key=lambda group: group & -group)
-    return _Grown(tuple(with_free_nodes(graph, bits(group)) for group in groups), len(stops))
+    return Grown(tuple(with_free_nodes(graph, bits(group)) for group in groups), len(stops))
 
 
 def _is_looked_at(group: int, refusal: Refusal | None) -> bool:

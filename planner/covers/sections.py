@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..graph.graph import Graph, key
 from ..graph.ops import Contraction, Depthwise, is_compute, is_input, row
 from ..groups.group import Groups, is_copied, subgraph, with_free_nodes
 from ..plan import Chosen
+from .by_rule import groups_by_rule
 from .cover import Cover
 
 OPERATIONS = 100
@@ -79,8 +81,8 @@ def _passed(graph: Graph) -> list[int]:
 
 
 def put_together(graph: Graph, parts: Sequence[Section], covers: Mapping[str, Cover]) -> Cover:
-    """The covers of the sections, by key, as one of the whole. The operations of a section without
-    one are groups of their own."""
+    """The covers of the sections, by key, as one of the whole. A section without one has groups by
+    a rule, of which `chosen` knows nothing."""
     found = {key: cover.groups for key, cover in covers.items()}
     chosen = [covers[part.key].chosen for part in parts if part.key in covers]
     told = Chosen(
@@ -97,15 +99,19 @@ def put_together(graph: Graph, parts: Sequence[Section], covers: Mapping[str, Co
 
 def groups_together(graph: Graph, parts: Sequence[Section], found: Mapping[str, Groups]) -> Groups:
     """As `put_together`, of groups alone."""
-    every = (each for part in parts for each in _groups(graph, part, found.get(part.key)))
+    own = ((part, found.get(part.key) or _by_rule(part)) for part in parts)
+    every = (each for part, groups in own for each in _groups(graph, part, groups))
     return tuple(with_free_nodes(graph, nodes) for nodes in every)
 
 
-def _groups(graph: Graph, part: Section, groups: Groups | None) -> Groups:
+@lru_cache(maxsize=256)
+def _by_rule(part: Section) -> Groups:
+    return groups_by_rule(part.graph)
+
+
+def _groups(graph: Graph, part: Section, groups: Groups) -> Groups:
     """The operations of each group, as nodes of the whole."""
     inside = part.nodes[len(part.graph.inputs) :]
     own = {n for n in inside if is_compute(graph.nodes[n]) and not is_copied(graph, n)}
-    if groups is None:
-        return tuple((n,) for n in sorted(own))
     found = (tuple(part.nodes[n] for n in nodes) for nodes in groups)
     return tuple(kept for nodes in found if (kept := tuple(n for n in nodes if n in own)))

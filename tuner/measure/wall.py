@@ -21,8 +21,8 @@ MOST_CHECK_SHARE = 0.4
 """Of a graph's time, the most that is kept for a check which is only expected to take so long."""
 
 PLAN_SHARE = 0.5
-"""Of a graph's time, the most that looking for its covers as a whole may take, where covers of its
-sections have come."""
+"""Of a graph's time, the most that looking for its covers may take. Then those of its sections are
+taken that have come."""
 
 OVERRUN = 0.06
 """Of all seconds, what the end of a tune may take beyond them. Then it is cut off, and the best
@@ -99,8 +99,8 @@ class Wall:
         return self.clock() + share * self.before_end_s
 
     def planned_until(self, share: float) -> float:
-        """The time at which the search for covers of a whole graph stops, where covers of its
-        sections have come. share: the graph's part of the time that is left."""
+        """The time at which the search for covers of a graph stops. share: the graph's part of the
+        time that is left."""
         return self.clock() + PLAN_SHARE * share * self.before_end_s
 
     @property

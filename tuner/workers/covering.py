@@ -5,9 +5,10 @@ with the prices that were asked for on the way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -70,7 +71,7 @@ class Planning(Protocol):
 
     def result(self, is_over: Asked, is_enough: Asked = _never) -> Covering | None:
         """Waits for them. None: whoever wants them makes them, or `is_over` said that nobody waits
-        any longer, and nothing had come. is_enough: whether covers of sections will do."""
+        any longer, and nothing had come. is_enough: whether what has come of sections will do."""
 
 
 class WorkerPlanning:
@@ -90,7 +91,7 @@ class WorkerPlanning:
 class SectionedPlanning:
     """In several compile workers, the sections of a graph at the same time. begun: by key, the
     covers that are looked for of each kind of section. whole: those of the graph as one, which are
-    taken where they come in time."""
+    taken where they come in time. over: set when nobody waits for any of them any more."""
 
     def __init__(
         self,
@@ -98,27 +99,37 @@ class SectionedPlanning:
         parts: Sequence[Section],
         begun: Mapping[str, Future[Answer]],
         whole: Future[Answer] | None = None,
+        over: Event | None = None,
     ) -> None:
         self._graph, self._parts, self._begun, self._whole = graph, parts, begun, whole
+        self._over = over or Event()
 
     def result(self, is_over: Asked, is_enough: Asked = _never) -> Covering | None:
-        """What has come by the time that `is_over` says so; None where that is nothing."""
+        """What has come by the time that one of them says so, and groups by a rule in the other
+        sections; None where nothing has come and all time is over."""
         if self._whole is not None:
             found = WorkerPlanning(self._whole).result(lambda: is_over() or is_enough())
             if found is not None:
-                _cancel(self._begun.values())
+                self._end()
                 return found
-        while wait(self._begun.values(), LOOK_S).not_done and not is_over():
+        while wait(self._begun.values(), LOOK_S).not_done and not (is_over() or is_enough()):
             pass
-        _cancel(self._begun.values())
-        come = {key: future for key, future in self._begun.items() if not future.cancelled()}
-        ready = {key: _answered(future) for key, future in come.items() if future.done()}
+        come = {key: future for key, future in self._begun.items() if future.done()}
+        self._end()
+        ready = {key: _answered(future) for key, future in come.items()}
         covers = {key: found for key, found in ready.items() if found is not None}
         prices: dict[str, float | None] = {}
         for found in covers.values():
             prices |= found.prices
         made = tuple(self._covers({key: found.covers for key, found in covers.items()}))
-        return Covering(made, prices) if covers else None
+        by_rule = bool(self._parts) and is_enough() and not is_over()
+        return Covering(made, prices) if covers or by_rule else None
+
+    def _end(self) -> None:
+        """Let go of what has not come, under way or not."""
+        self._over.set()
+        for future in (*self._begun.values(), *([self._whole] if self._whole else [])):
+            future.cancel()
 
     def _covers(self, found: Mapping[str, Sequence[Cover]]) -> Iterator[Cover]:
         """The best, then those with one kind of section in its next best way, the nearest first."""
@@ -132,11 +143,6 @@ class SectionedPlanning:
         ]
         for _, _, key, other in sorted(others, key=lambda each: each[:2]):
             yield put_together(self._graph, self._parts, {**best, key: other})
-
-
-def _cancel(futures: Iterable[Future[Answer]]) -> None:
-    for future in futures:
-        future.cancel()
 
 
 def _answered(future: Future[Answer]) -> Covering | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any, Protocol
 
 from ...planner.config import Config
@@ -291,11 +292,11 @@ class WorkerLab:
         return self._planned[known]
 
     def _planning(self, graph: Graph, profile: DeviceProfile, count: int) -> Planning:
-        on = profile.to_json()
+        on, over = profile.to_json(), Event()
 
         def begin(of: Graph, count: int) -> Future[Answer]:
             request = {"cover": to_json(of, varying_to_json), "profile": on, "count": count}
-            begun = self.pool.submit("compile", request, PLAN_LIMIT_S, urgent=True)
+            begun = self.pool.submit("compile", request, PLAN_LIMIT_S, urgent=True, given_up=over)
             self._first.follow(begun, on)
             return begun
 
@@ -306,7 +307,7 @@ class WorkerLab:
         kinds = Counter(part.key for part in parts)
         by_key = {part.key: part.graph for part in parts}
         begun = {key: begin(by_key[key], OF_SECTION) for key, _ in kinds.most_common()}
-        return SectionedPlanning(graph, parts, begun, whole)
+        return SectionedPlanning(graph, parts, begun, whole, over)
 
     def wait(self, pending: Sequence[Pending], timeout_s: float | None = None) -> None:
         futures = [p.future for p in pending if isinstance(p, _Compiling)]

@@ -43,6 +43,9 @@ order a group's configs by the cost model, to find the covers of a graph."""
 KILL_LIMIT_S = 10.0
 """Seconds that a killed process has to be gone."""
 
+LOOK_S = 0.5
+"""Seconds between looks at whether an answer is still waited for."""
+
 PAUSE_S = 1.0
 """Seconds before a process that did not start is started once more."""
 
@@ -73,6 +76,7 @@ class _Exchange:
     limit_s: float
     future: Future[Answer]
     alone: bool = False
+    given_up: threading.Event = field(default_factory=threading.Event)
 
 
 Requests: TypeAlias = "queue.PriorityQueue[tuple[bool, int, _Exchange | None]]"
@@ -120,14 +124,18 @@ class Pool:
         *,
         alone: bool = False,
         urgent: bool = False,
+        given_up: threading.Event | None = None,
     ) -> Future[Answer]:
         """Queue a request; any free worker of the role takes it. alone: in a new process. urgent:
-        before all that are not."""
+        before all that are not. given_up: set when nobody waits for the answer any more; the worker
+        that is at it is then ended, and the answer is `TimedOut`."""
         if self._closing.is_set():
             raise TunerError("the pool of workers is closed")
         future: Future[Answer] = Future()
         limit = self.roles[role].limit_s if limit_s is None else limit_s
         exchange = _Exchange(dict(message), limit, future, alone)
+        if given_up is not None:
+            exchange.given_up = given_up
         self._queues[role].put((not urgent, next(_NUMBERS), exchange))
         return future
 
@@ -282,10 +290,11 @@ class WorkerProcess:
         try:
             if not lines.send(encode({**job.message, "id": self._number}), deadline):
                 return late
-            while (line := lines.next(deadline)) != b"":
+            while time.monotonic() < deadline and not job.given_up.is_set():
+                line = lines.next(min(deadline, time.monotonic() + LOOK_S))
                 if line is None:
                     raise self._ending()
-                answer = _message(line)
+                answer = _message(line) if line else None
                 if answer is not None and answer.pop("id", None) == self._number:
                     return answer
             return late

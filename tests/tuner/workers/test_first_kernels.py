@@ -24,7 +24,9 @@ class HeldPool:
     def __init__(self) -> None:
         self.asked: list[tuple[dict[str, Any], Future]] = []
 
-    def submit(self, role: str, message: dict, *limit: float, urgent: bool = False) -> Future:
+    def submit(
+        self, role: str, message: dict, *limit: float, urgent: bool = False, given_up: object = None
+    ) -> Future:
         # Planning and ranking come before all that is only compiled ahead of its time.
         assert role == "compile"
         assert urgent == ("group" not in message)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,18 @@ def test_a_crash_costs_one_request(what: str, said: str):
     assert isinstance(answers[0], Crashed)
     assert said in answers[0].reason
     assert [a["n"] for a in answers[1:]] == [1, 2]
+
+
+def test_what_nobody_waits_for_any_more_is_ended_and_the_rest_is_answered():
+    """A worker that plans a section for a minute would be missing for as long."""
+    over = threading.Event()
+    with Pool({"w": role(limit_s=60.0)}) as pool:
+        given_up = [pool.submit("w", {"do": "hang"}, given_up=over) for _ in range(2)]
+        begun = time.monotonic()
+        threading.Timer(1.0, over.set).start()
+        assert pool.submit("w", {"do": "", "n": 3}).result(timeout=20)["n"] == 3
+        assert time.monotonic() - begun < 15
+        assert all(isinstance(each.result(timeout=1), TimedOut) for each in given_up)
 
 
 def test_a_worker_that_leaves_is_replaced():
