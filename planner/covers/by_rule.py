@@ -4,8 +4,9 @@ Neighbours join, but for two. A product or a convolution is left to the vendor. 
 reduction too long for the tile of a program is a kernel of its own if it gives as much as the
 reduction reads: one kernel of both would walk over all of that twice. What gives no more than the
 reduction does, such as a variance behind a mean, stays with it. The rule takes 1 to 3 ms for each
-operation. On ten sections of the training steps of GPT-2 and ResNet-50 the groups take 0.95 to 1.6
-times as long, by the model, as those of a search; operation by operation it is 2.7 to 5.6 times.
+operation of a usual model, up to 20 ms of others. On ten sections of the training steps of GPT-2
+and ResNet-50 the groups take 0.95 to 1.6 times as long, by the model, as those of a search;
+operation by operation it is 2.7 to 5.6 times.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from .cover import Edge, cut_edges, grow
 
 HELD = 1 << 14
 """Elements that go into one result of a reduction and that a program can hold at once."""
+
+
+MOST = 48
+"""Operations of a group: no model says how many values wait in registers meanwhile."""
 
 
 def groups_by_rule(graph: Graph) -> Groups:
@@ -40,9 +45,11 @@ class _Rule:
         return edge not in self._cuts
 
     def may_join(self, left: int, right: int) -> bool:
-        """Of two groups as sets of bits, whether they hold no edge that is cut, or store no value
-        larger than the results of their long reductions."""
+        """Of two groups as sets of bits, whether they are few operations and hold no edge that is
+        cut, or store no value larger than the results of their long reductions."""
         joined = left | right
+        if joined.bit_count() > MOST:
+            return False
         if not any(joined >> first & 1 and joined >> second & 1 for first, second in self._cuts):
             return True
         narrow = max((self._numel(n) for n in bits(joined) if self._late[n]), default=0)

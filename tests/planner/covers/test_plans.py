@@ -13,6 +13,7 @@ from fusionplan.planner.bitsets import bits, bitset
 from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers.by_rule import groups_by_rule
 from fusionplan.planner.covers.cover import cut_edges, modelled_plan, partition
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.graph.ops import is_compute, is_input
@@ -298,6 +299,16 @@ def test_any_partition_is_a_legal_cover(graph: Graph, random) -> None:
     cuts = frozenset(edge for edge in cut_edges(graph) if random.random() < 0.4)
     groups = partition(graph, cuts)
     assert partition(graph, cuts) == groups
+    check_cover(graph, groups)
+
+
+@given(graphs())
+@settings(max_examples=100, deadline=None)
+def test_groups_by_rule_are_a_legal_cover(graph: Graph) -> None:
+    check_cover(graph, groups_by_rule(graph))
+
+
+def check_cover(graph: Graph, groups: Groups) -> None:
     compute = [n.id for n in graph.nodes if works(graph, n.id)]
     assert sorted(n for g in groups for n in g if works(graph, n)) == compute
     home = homes(graph, groups)

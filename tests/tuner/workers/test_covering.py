@@ -3,8 +3,8 @@
 import argparse
 import sys
 from concurrent.futures import Future
-from threading import Event
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from fusionplan.planner.costs.device import builtin
