@@ -20,7 +20,7 @@ that is not checked is not compared, which costs more than what a few more trial
 MOST_CHECK_SHARE = 0.4
 """Of a graph's time, the most that is kept for a check which is only expected to take so long."""
 
-PLAN_SHARE = 0.5
+PLAN_SHARE = 0.6
 """Of a graph's time, the most that looking for its covers may take. Then those of its sections are
 taken that have come."""
 

@@ -79,10 +79,10 @@ def test_half_of_what_is_kept_for_the_end_may_go_to_what_comes_before():
     assert wall.is_late
 
 
-def test_covers_of_the_whole_have_half_of_the_graphs_time():
+def test_looking_for_covers_has_three_fifths_of_the_graphs_time():
     wall = Wall(100.0, lambda: 10.0)
-    assert wall.planned_until(1.0) == pytest.approx(10.0 + 42.5)
-    assert wall.planned_until(0.5) == pytest.approx(10.0 + 21.25)
+    assert wall.planned_until(1.0) == pytest.approx(10.0 + 51.0)
+    assert wall.planned_until(0.5) == pytest.approx(10.0 + 25.5)
 
 
 @pytest.fixture
