@@ -23,7 +23,6 @@ from .cover import Edge, cut_edges, grow
 HELD = 1 << 14
 """Elements that go into one result of a reduction and that a program can hold at once."""
 
-
 MOST = 48
 """Operations of a group: no model says how many values wait in registers meanwhile."""
 

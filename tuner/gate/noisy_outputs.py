@@ -22,11 +22,18 @@ _ON_CPU = 1 << 30
 
 
 class NoisyOutputs:
-    """The outputs of a graph with errors, for given inputs. The first evaluations are kept, as
-    many as fit: each output asks for them in the same order."""
+    """The outputs of a graph with errors, for given inputs. keeps: the first evaluations, as many
+    as fit: each output asks for them in the same order. A kernel's are not kept: there are few, and
+    it is checked on many data sets."""
 
-    def __init__(self, graph: Graph, inputs: Sequence[torch.Tensor], device: torch.device) -> None:
-        self.graph, self.inputs, self.device = graph, inputs, device
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[torch.Tensor],
+        device: torch.device,
+        keeps: bool = True,
+    ) -> None:
+        self.graph, self.inputs, self.device, self.keeps = graph, inputs, device, keeps
         self._outputs = tuple(dict.fromkeys(o for o in graph.outputs if o is not None))
         self._kept: dict[Noise, dict[int, torch.Tensor]] = {}
         self._room: int | None = None
@@ -48,7 +55,7 @@ class NoisyOutputs:
     def _fits(self) -> bool:
         """Whether the results of one more evaluation may be kept; those are counted then."""
         if self._room is None:
-            self._room = kept_bytes(self.device) if len(self._outputs) > 1 else 0
+            self._room = kept_bytes(self.device) if self.keeps else 0
         types = (self.graph.nodes[o].type for o in self._outputs)
         size = sum(8 * each.numel for each in types if each is not None)
         if size > self._room:

@@ -44,6 +44,9 @@ TOLERANCE = {
 """Where eager is all there is to compare with: root mean square of the difference in a slice,
 relative. By the shortest float of the graph, to which eager rounded on its way."""
 
+_MANY = 8
+"""Outputs of a graph beyond which evaluations with errors are kept: a kernel has fewer."""
+
 _PEAK = 8.0
 """Times that, what the difference of one element may be."""
 
@@ -161,7 +164,8 @@ class _Evaluations:
         graph, given = Graph(self.graph.nodes, chosen), (self.inputs, self.device)
         moved = disturbed(graph, *given, Noise(narrow=False))
         narrow = disturbed(graph, *given, Noise(narrow=True)) if _is_narrow(graph) else moved
-        comparisons, noisy = Comparisons(graph, *given, expected), NoisyOutputs(graph, *given)
+        comparisons = Comparisons(graph, *given, expected)
+        noisy = NoisyOutputs(graph, *given, keeps=len(outputs) > _MANY)
         plain = self._plain()
         for number, place in enumerate(places):
             own = self.value[place], self.eager[place]

@@ -26,7 +26,7 @@ def counted(monkeypatch):
     return asked
 
 
-def of_three() -> tuple[NoisyOutputs, tuple[int, ...]]:
+def of_three(keeps: bool = True) -> tuple[NoisyOutputs, tuple[int, ...]]:
     """Of a graph with three outputs of 32 KiB each in float64."""
     x = torch.randn(64, 64, dtype=torch.bfloat16)
     graph = parse(
@@ -38,7 +38,7 @@ def of_three() -> tuple[NoisyOutputs, tuple[int, ...]]:
         return %1, %2, %3
         """
     )
-    return NoisyOutputs(graph, [x], torch.device("cpu")), graph.outputs
+    return NoisyOutputs(graph, [x], torch.device("cpu"), keeps), graph.outputs
 
 
 def test_one_evaluation_serves_all_outputs(counted):
@@ -48,6 +48,13 @@ def test_one_evaluation_serves_all_outputs(counted):
     assert all(each.dtype is torch.float64 for own in found for each in own)
     assert not torch.equal(found[0][0], found[0][1])
     assert torch.equal(noisy.output(outputs[1], NOISES[2]), found[1][2])
+
+
+def test_those_of_a_kernel_are_evaluated_one_by_one(counted):
+    noisy, outputs = of_three(keeps=False)
+    for output in outputs:
+        noisy.output(output, NOISES[0])
+    assert counted == [(output,) for output in outputs]
 
 
 def test_what_does_not_fit_is_evaluated_for_each(counted, monkeypatch):
@@ -81,4 +88,5 @@ def test_only_outputs_in_doubt_are_evaluated_with_errors(monkeypatch):
     for each in other[1:]:
         each.view(-1)[:3] *= 1 + 2.0**-4
     assert check(wanted, other, "these") is not None
-    assert {*asked} == {outputs[1:]}
+    assert asked[0] == outputs[1:]
+    assert {output for few in asked for output in few} == {*outputs[1:]}
