@@ -485,3 +485,41 @@ change("pieces of narrow loads", "for access in accesses}) > 1:", "for access in
 change("tiles that begin in one piece and end in another", "end % size == 0", "end % 8 == 0")
 of("tuner/workers/first_kernels.py", "tuner/workers/test_first_kernels.py")
 change("a failed compilation is followed", ' and "outcome" not in answer', "")
+
+# --- tunes of training steps at large batches ---
+
+of("tuner/search/tuned_groups.py", "tuner/session/test_limits.py")
+change(
+    "odd products run padded untried",
+    "if task.vendor_s and made.lowering == ATEN.lowering:",
+    "if task.vendor_s:",
+)
+of("tuner/decision/baselines.py", "tuner/decision/test_modes_ahead.py")
+change(
+    "the next search waits for no mode", "self.is_over() or self.is_enough():", "self.is_over():"
+)
+of("tuner/capture/capture_model.py", "tuner/capture/test_traced_model.py")
+change(
+    "training graphs are planned ahead",
+    "        if static is not None:\n            if stage",
+    "        if static is not None and stage == 'inference':\n            if stage",
+)
+of("tuner/gate/check.py", "tuner/gate/test_noisy_outputs.py")
+change("doubts share evaluations", "            one.announce()", "            pass")
+change(
+    "all kinds are looked at",
+    "return most < min(",
+    "return True or most < min(",
+    "tuner/gate/test_check.py",
+)
+of("tuner/workers/covering.py", "tuner/workers/test_covering.py")
+change("planning that is over is ended", "        self._over.set()\n", "")
+of("tuner/workers/pool.py", "tuner/workers/test_pool.py")
+change("what is given up ends its worker", " and not job.given_up.is_set():", ":")
+of("planner/covers/by_rule.py", "planner/covers/test_by_rule.py")
+change(
+    "products stay alone by rule",
+    "        if any(_is_product(",
+    "        if False and any(_is_product(",
+)
+change("long sums end a group by rule", "for d in dims) > HELD", "for d in dims) > 1 << 60")
