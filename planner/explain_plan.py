@@ -13,7 +13,7 @@ from .config import LOOP, Config, branches
 from .costs.cost import estimate, total
 from .costs.device import DeviceProfile
 from .costs.least import least, least_of_whole
-from .covers.cover import cut_edges
+from .covers.growing import cut_edges
 from .covers.pricing import called_s
 from .errors import PlanError, Refusal, Refused
 from .explanation import (

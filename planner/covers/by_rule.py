@@ -1,4 +1,5 @@
-"""Groups by a rule, without the cost model: those of a section that was not planned in time.
+"""Groups by a rule, without the cost model: one start of a search, and what a section of a graph
+has that was not planned in time.
 
 Neighbours join, but for two. A product or a convolution is left to the vendor. And what reads a
 reduction too long for the tile of a program is a kernel of its own if it gives as much as the
@@ -18,7 +19,7 @@ from ..graph.graph import Graph, Node
 from ..graph.ops import Contraction, Cumulative, Depthwise, Reduction, bound, row
 from ..groups.group import Groups
 from ..groups.legality import Dependences
-from .cover import Edge, cut_edges, grow
+from .growing import Edge, cut_edges, grow
 
 HELD = 1 << 14
 """Elements that go into one result of a reduction and that a program can hold at once."""

@@ -14,11 +14,9 @@ from ..collector import paused
 from ..config import Config
 from ..costs.cost import Cost
 from ..costs.device import DeviceProfile
-from ..errors import Refusal
 from ..graph.graph import Graph, key
 from ..graph.ops import is_compute
-from ..groups.group import GroupContent, Groups, copies_in, is_copied, with_free_nodes
-from ..groups.legality import LARGEST_GROUP, Dependences, Homes, may_join
+from ..groups.group import GroupContent, Groups, copies_in, with_free_nodes
 from ..lowerings.registry import CALLS, REGIONAL, TRITON, lowering_of
 from ..plan import Chosen, GroupPlan, Plan
 from ..regions.regions import regions
@@ -26,9 +24,11 @@ from ..versions import versions
 from . import pricing
 from .between_products import cut_between_products, with_epilogues
 from .budget import CoverBudget
+from .by_rule import groups_by_rule
 from .candidates import CandidateGroup, Ground
-from .chained import chained
+from .chained import chained, sum_of
 from .cheapest import CheapestCover, CoverEffort, Search
+from .growing import Edge, Grown, cut_edges, grow
 from .later_reductions import with_readers
 from .pieces import pieces, waiting
 from .pricing import SPARED
@@ -36,13 +36,6 @@ from .written_places import with_writes
 
 _ROUNDING = 1 + 1e-6
 """Sums of the same seconds in another order differ by less."""
-
-Edge = tuple[int, int]
-
-
-def cut_edges(graph: Graph) -> tuple[Edge, ...]:
-    """The edges between compute nodes along which groups can grow; each can be cut."""
-    return Dependences(graph).edges
 
 
 def partition(graph: Graph, cuts: frozenset[Edge]) -> Groups:
@@ -114,14 +107,12 @@ def _searched(
 ) -> _Searched:
     graph = whole.graph
     ground = Ground(graph, device)
-    grown = (bitset(nodes) & ground.compute for nodes in _greedy(graph, device))
     prices = _Prices(ground, dict(known))
-    start = [ground.candidate(group) for group in grown]
-    start = cut_between_products(ground, start, prices.of)
-    start = with_epilogues(ground, start, prices.of)
-    start = chained(ground, start, prices.of)
-    start = with_readers(ground, start, prices.of)
-    start = with_writes(ground, start, prices.of)
+    start = _begun(ground, prices, _greedy(graph, device))
+    greedy_s = sum_of(start, prices.of)
+    by_rule = _begun(ground, prices, groups_by_rule(graph))
+    if greedy_s is not None and sum_of(by_rule, prices.of, greedy_s) is not None:
+        start = by_rule
     parts, cuts = pieces(ground, [each.nodes for each in start])
     cuts += _grown(whole, device).stops
     settled = 0
@@ -135,6 +126,16 @@ def _searched(
         search = Search(ground, piece, prices.of, partial(waiting, ground, others), effort, budget)
         found.append((search, search.run(own)))
     return _Searched(ground, prices, start, found, cuts)
+
+
+def _begun(ground: Ground, prices: _Prices, groups: Groups) -> list[CandidateGroup]:
+    """A cover from which a search sets out: these groups, and those that are tried separately."""
+    start = [ground.candidate(bitset(nodes) & ground.compute) for nodes in groups]
+    start = cut_between_products(ground, start, prices.of)
+    start = with_epilogues(ground, start, prices.of)
+    start = chained(ground, start, prices.of)
+    start = with_readers(ground, start, prices.of)
+    return with_writes(ground, start, prices.of)
 
 
 def _order(group: int) -> tuple[int, ...]:
@@ -320,13 +321,6 @@ def _greedy(graph: Graph, device: DeviceProfile) -> Groups:
     return _grown(GraphContent(key(graph), graph), device).groups
 
 
-class Grown(NamedTuple):
-    """Groups that were grown. stops: edges that were left out because the budget was spent."""
-
-    groups: Groups
-    stops: int
-
-
 @lru_cache(maxsize=64)
 def _grown(whole: GraphContent, device: DeviceProfile) -> Grown:
     graph = whole.graph
@@ -344,47 +338,6 @@ def _grown(whole: GraphContent, device: DeviceProfile) -> Grown:
         lambda left, right: _is_cheaper_joined(part, left, right, device),
         budget,
     )
-
-
-def grow(
-    graph: Graph,
-    wanted: Callable[[Edge], bool],
-    worth: Callable[[int, int], bool],
-    budget: CoverBudget | None = None,
-) -> Grown:
-    """Grows groups edge by edge. wanted: the edges to grow along. worth: whether two groups that
-    may join should. budget: the limit of groups that are looked at."""
-    dependences = Dependences(graph)
-    own = (n.id for n in graph.nodes if is_compute(n) and not is_copied(graph, n.id))
-    home = Homes(graph, own)
-    never: set[Edge] = set()  # Pairs of groups that make no kernel, whatever stands around them.
-    grows = True
-    stops: set[Edge] = set()
-    while grows:  # What was refused may become legal when its neighbours have joined.
-        grows = False
-        for first, second in dependences.edges:
-            left, right = home[first], home[second]
-            if left == right or (left, right) in never or not wanted((first, second)):
-                continue
-            if budget is not None and budget.is_spent:
-                stops.add((left, right))
-                continue
-            within = home.within(left | right)
-            refusal = may_join(graph, dependences, home, left, right, within)
-            if budget is not None and _is_looked_at(left | right, refusal):
-                budget.look(GroupContent.of(graph, with_free_nodes(graph, bits(left | right))))
-            if refusal is None and worth(left, right):
-                grows = True
-                home.join(left | right)
-            elif refusal is None or refusal.rule != "convex":
-                never.add((left, right))
-    groups = sorted(set(home.values()), key=lambda group: group & -group)
-    return Grown(tuple(with_free_nodes(graph, bits(group)) for group in groups), len(stops))
-
-
-def _is_looked_at(group: int, refusal: Refusal | None) -> bool:
-    """Whether it took a look at what the group computes to say that it may be a kernel, or not."""
-    return group.bit_count() <= LARGEST_GROUP and (refusal is None or refusal.rule != "convex")
 
 
 def _is_cheaper_joined(

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from fusionplan.planner.config import Config, Layout
 from fusionplan.planner.costs.cost import Cost
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.covers.cover import Edge, cut_edges, modelled_plan, partition
+from fusionplan.planner.covers.cover import modelled_plan, partition
+from fusionplan.planner.covers.growing import Edge, cut_edges
 from fusionplan.planner.graph.graph import Graph, key
 from fusionplan.planner.groups.group import subgraph
 from fusionplan.planner.nests.linear_forms import Role

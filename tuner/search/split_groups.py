@@ -10,7 +10,7 @@ product as kernels of their own.
 from __future__ import annotations
 
 from ...planner.covers import pricing
-from ...planner.covers.cover import cut_edges
+from ...planner.covers.growing import cut_edges
 from ...planner.graph.graph import Graph
 from ...planner.graph.ops import Contraction, row
 from ...planner.groups.group import GroupContent, Groups, copied, subgraph, with_free_nodes

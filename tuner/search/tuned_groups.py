@@ -10,6 +10,7 @@ from ...planner.costs.cost import Cost
 from ...planner.costs.device import DeviceProfile
 from ...planner.covers import cover
 from ...planner.covers.cover import Cover
+from ...planner.covers.growing import cut_edges
 from ...planner.covers.pricing import called_s, is_lone_product, quick_s
 from ...planner.errors import Refusal
 from ...planner.graph.graph import Graph
@@ -45,7 +46,7 @@ class CoverFunctions:
     learned: the best with seconds that are known; grown: the cuts that growing groups leaves.
     group: a group as the model alone would run it."""
 
-    edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cover.cut_edges
+    edges: Callable[[Graph], tuple[tuple[int, int], ...]] = cut_edges
     partition: Callable[[Graph, Cuts], Groups] = cover.partition
     best: Callable[[Graph, DeviceProfile, int], tuple[cover.Cover, ...]] = cover.covers
     learned: Callable[[Graph, DeviceProfile, Mapping[str, float]], Groups] = cover.learned

@@ -2,6 +2,7 @@
 
 import pytest
 from fusionplan.planner.costs.device import H200
+from fusionplan.planner.covers import by_rule, cover
 from fusionplan.planner.covers.by_rule import HELD, groups_by_rule
 from fusionplan.planner.covers.pricing import seconds
 from fusionplan.planner.errors import Refusal
@@ -102,3 +103,21 @@ def test_two_sums_of_a_backward_pass_are_one_kernel():
     apart = sum(seconds(GroupContent.of(graph, (n.id,)), H200) for n in graph.nodes if n.inputs)
     own = sum(seconds(GroupContent.of(graph, n), H200) for n in groups_by_rule(graph))
     assert own < 0.5 * apart
+
+
+def test_a_search_sets_out_from_the_cheaper_start(monkeypatch: pytest.MonkeyPatch):
+    """Of two sums with what reads them, grown edge by edge with the model, one kernel with a long
+    walk for each column was left, which no step of the search leads out of."""
+    graph = normalised(2 * HELD, 256, 0)
+    for kept in (cover._searched, cover._grown):
+        kept.cache_clear()
+    found = cover.covers(graph, H200, 1)[0].chosen
+    own = sum(seconds(GroupContent.of(graph, n), H200) for n in groups_by_rule(graph))
+    assert found.greedy_s <= own * 1.001
+    assert found.seconds <= found.greedy_s
+    # Where the rule has each operation alone, the search sets out from what has grown.
+    monkeypatch.setattr(by_rule, "MOST", 0)
+    cover._searched.cache_clear()
+    grown = sum(seconds(GroupContent.of(graph, n), H200) for n in cover._greedy(graph, H200))
+    assert cover.covers(graph, H200, 1)[0].chosen.greedy_s <= grown * 1.001
+    cover._searched.cache_clear()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from fusionplan.planner.costs.device import H200
-from fusionplan.planner.covers import budget, cover, pricing
+from fusionplan.planner.covers import budget, by_rule, cover, pricing
 from fusionplan.planner.covers.cover import modelled_plan
 from fusionplan.planner.errors import Refused
 from fusionplan.planner.graph.graph import Graph, Ref, TensorType
@@ -195,6 +195,9 @@ def test_a_spent_budget_cuts_the_graph_and_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(budget, "LEAST", 40)
     monkeypatch.setattr(budget, "EACH", 1)
     forget()
+    by_rule_too = modelled_plan(graph, H200)
+    monkeypatch.setattr(by_rule, "MOST", 0)
+    forget()
     cut = modelled_plan(graph, H200)
     forget()
     assert whole.chosen is not None
@@ -203,4 +206,8 @@ def test_a_spent_budget_cuts_the_graph_and_says_so(monkeypatch: pytest.MonkeyPat
     assert cut.chosen.cuts > 0
     assert not cut.chosen.proven
     assert len(whole.groups) < len(cut.groups) < 60
+    # A rule asks for no budget, and leaves less to a search that has one.
+    assert by_rule_too.chosen is not None
+    assert by_rule_too.chosen.cuts > 0
+    assert len(by_rule_too.groups) < len(cut.groups)
     assert sorted(n for group in cut.groups for n in group.nodes) == list(range(1, 61))

@@ -14,7 +14,8 @@ from fusionplan.planner.codegen.source import Program
 from fusionplan.planner.config import Config
 from fusionplan.planner.costs.device import H200
 from fusionplan.planner.covers.by_rule import groups_by_rule
-from fusionplan.planner.covers.cover import cut_edges, modelled_plan, partition
+from fusionplan.planner.covers.cover import modelled_plan, partition
+from fusionplan.planner.covers.growing import cut_edges
 from fusionplan.planner.graph.graph import Graph, Node, Ref, TensorType, key
 from fusionplan.planner.graph.ops import is_compute, is_input
 from fusionplan.planner.groups.group import Groups, is_copied, subgraph

@@ -13,7 +13,7 @@ from fusionplan.planner.capture import saving
 from fusionplan.planner.capture.capture import capture, decompositions
 from fusionplan.planner.capture.rewrites.reassociate import reassociate
 from fusionplan.planner.costs.device import builtin
-from fusionplan.planner.covers import cover
+from fusionplan.planner.covers import by_rule, cover
 from fusionplan.planner.covers.cheapest import CoverEffort
 from fusionplan.planner.covers.cover import best_cuts, partition
 from fusionplan.planner.errors import PlanError, Refusal
@@ -98,6 +98,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(chunked, "BUDGETS", (BUDGET,))
     # Of graphs as small as these the best cover is one kernel, with no region left.
     monkeypatch.setattr(cover, "CoverEffort", lambda: CoverEffort(enumerated=0, priced=0))
+    monkeypatch.setattr(by_rule, "MOST", 0)
     for kept in (cover._grown, cover._searched):  # by other tests with other constants
         kept.cache_clear()
     torch.manual_seed(0)
