@@ -109,9 +109,9 @@ def _searched(
     ground = Ground(graph, device)
     prices = _Prices(ground, dict(known))
     start = _begun(ground, prices, _greedy(graph, device))
-    greedy_s = sum_of(start, prices.of)
+    grown_s = sum_of(start, prices.of)
     by_rule = _begun(ground, prices, groups_by_rule(graph))
-    if greedy_s is not None and sum_of(by_rule, prices.of, greedy_s) is not None:
+    if grown_s is not None and sum_of(by_rule, prices.of, grown_s) is not None:
         start = by_rule
     parts, cuts = pieces(ground, [each.nodes for each in start])
     cuts += _grown(whole, device).stops

@@ -523,3 +523,5 @@ change(
     "        if False and any(_is_product(",
 )
 change("long sums end a group by rule", "for d in dims) > HELD", "for d in dims) > 1 << 60")
+of("planner/covers/cover.py", "planner/covers/test_by_rule.py")
+change("the cheaper start", "sum_of(by_rule, prices.of, grown_s) is not None", "False")

@@ -127,7 +127,7 @@ class Tasks:
     ) -> bool:
         """Look for the model's best covers of a large graph in the lab's workers; those of others
         are found where they are asked for. False: `is_over` said so before anything came.
-        is_enough: whether covers of sections will do."""
+        is_enough: whether what has come of sections will do."""
         if not self.is_large:
             return True
         planning = lab.plan(self.graph, self.profile, COVERS)
